@@ -1,0 +1,38 @@
+# `make help` lists the targets. Settings (overridable on the command line):
+include versions.mk
+
+PYTHON   ?= python3
+VENV     ?= .venv
+BIN      := $(VENV)/bin
+# Where built cluster programs and images are kept between runs.
+CACHE    ?= /var/cache/glm5
+# embedded: the project's own one-node Kubernetes; current: the context that your kubeconfig points at.
+CLUSTER  ?= embedded
+REGISTRY ?= glm5.local
+export CACHE CLUSTER REGISTRY VERSION SGLANG_VERSION SGLANG_IMAGE DEBIAN_RELEASE
+
+.DEFAULT_GOAL := help
+.PHONY: help
+help: ## Show this help
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##@ Develop
+.PHONY: venv lint types test-unit test-backend test-cluster test generate
+$(VENV)/.ready: constraints.txt requirements-dev.txt operator/pyproject.toml backend/pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -r requirements-dev.txt -e operator -e backend
+	@touch $@
+
+venv: $(VENV)/.ready ## Make the developer's virtual environment in .venv
+
+lint: venv ## Check form with ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: venv ## Check types with mypy
+	$(BIN)/mypy
+
+test-unit: venv ## Unit tests: seconds, no cluster
+	$(BIN)/pytest tests/unit -m "not sglang"
+
+test: lint types test-unit ## All checks: lint, types, unit tests, cluster tests

@@ -1,0 +1,6 @@
+# Versions of what is not a Python package of ours (those: constraints.txt) nor a Go module (those: hack/cluster/go.mod).
+VERSION        := 0.1.0
+SGLANG_VERSION := 0.5.23
+# The public SGLang image that the server image builds on for GPUs.
+SGLANG_IMAGE   := docker.io/lmsysorg/sglang:v$(SGLANG_VERSION)
+DEBIAN_RELEASE := bookworm
