@@ -36,3 +36,23 @@ test-unit: venv ## Unit tests: seconds, no cluster
 	$(BIN)/pytest tests/unit -m "not sglang"
 
 test: lint types test-unit ## All checks: lint, types, unit tests, cluster tests
+
+##@ Images
+.PHONY: sglang-env
+SGLANG_VENV := .venv-sglang
+# Shared by all checkouts on this machine, one per content of images/server-cpu.
+SGLANG_CPU = $(CACHE)/sglang-cpu-$(shell find images/server-cpu -type f -not -name '*.pyc' -not -name Dockerfile | sort | xargs cat | sha256sum | cut -c1-12)
+
+$(SGLANG_VENV)/.ready: $(shell find images/server-cpu -type f -not -path '*/__pycache__*') backend/pyproject.toml constraints.txt
+	@mkdir -p $(CACHE)
+	flock $(SGLANG_CPU).lock $(PYTHON) images/server-cpu/create_env.py $(SGLANG_CPU)
+	$(PYTHON) -m venv --clear --without-pip $(SGLANG_VENV)
+	@echo 'import site; site.addsitedir("$(SGLANG_CPU)/lib/python3.11/site-packages")' > $(SGLANG_VENV)/lib/python3.11/site-packages/sglang_cpu.pth
+	$(SGLANG_CPU)/bin/pip --python $(SGLANG_VENV)/bin/python install -q --disable-pip-version-check -c constraints.txt pytest pytest-timeout hatchling editables
+	$(SGLANG_CPU)/bin/pip --python $(SGLANG_VENV)/bin/python install -q --disable-pip-version-check --no-deps --no-build-isolation -e backend
+	@touch $@
+
+sglang-env: $(SGLANG_VENV)/.ready ## The real SGLang on a CPU, with our backend, in .venv-sglang
+
+test-backend: $(SGLANG_VENV)/.ready ## Unit tests that need the real SGLang
+	$(SGLANG_VENV)/bin/python -m pytest tests/unit -m sglang
