@@ -9,7 +9,7 @@ CACHE    ?= /var/cache/glm5
 # embedded: the project's own one-node Kubernetes; current: the context that your kubeconfig points at.
 CLUSTER  ?= embedded
 REGISTRY ?= glm5.local
-export CACHE CLUSTER REGISTRY VERSION SGLANG_VERSION SGLANG_IMAGE DEBIAN_RELEASE
+export CACHE CLUSTER REGISTRY API_PORT STATE VERSION SGLANG_VERSION SGLANG_IMAGE DEBIAN_RELEASE
 
 .DEFAULT_GOAL := help
 .PHONY: help
@@ -56,3 +56,20 @@ sglang-env: $(SGLANG_VENV)/.ready ## The real SGLang on a CPU, with our backend,
 
 test-backend: $(SGLANG_VENV)/.ready ## Unit tests that need the real SGLang
 	$(SGLANG_VENV)/bin/python -m pytest tests/unit -m sglang
+
+##@ Embedded Kubernetes (as root)
+# A real one-node cluster in namespaces of its own; PROFILE=control-plane is one without a node, which can run beside it.
+PROFILE ?= full
+CLUSTER_TOOL := PYTHONPATH=hack $(PYTHON) -m cluster
+.PHONY: cluster-up cluster-down cluster-status cluster-env
+cluster-up: ## Build what is missing and start the cluster, or use the healthy one
+	@$(CLUSTER_TOOL) up --profile $(PROFILE)
+
+cluster-down: ## Stop the cluster and remove all of it but what was built
+	@$(CLUSTER_TOOL) down --profile $(PROFILE)
+
+cluster-status: ## Say whether the cluster is healthy, and how to talk to it
+	@$(CLUSTER_TOOL) status --profile $(PROFILE)
+
+cluster-env: ## Print the shell line that points kubectl at it: eval "$$(make -s cluster-env)"
+	@$(CLUSTER_TOOL) env --profile $(PROFILE)

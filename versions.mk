@@ -4,3 +4,7 @@ SGLANG_VERSION := 0.5.23
 # The public SGLang image that the server image builds on for GPUs.
 SGLANG_IMAGE   := docker.io/lmsysorg/sglang:v$(SGLANG_VERSION)
 DEBIAN_RELEASE := bookworm
+HELM_VERSION         := v3.22.0
+COREDNS_VERSION      := v1.15.0
+# A container registry for the test that treats the embedded cluster as a foreign one.
+DISTRIBUTION_VERSION := v3.1.2

@@ -1,0 +1,96 @@
+"""Builds the cluster's programs from their Go modules, once for each set of versions.
+
+On two cores without Go's cache: Kubernetes and etcd about 5 minutes, helm 2, CoreDNS 3, the registry 1.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from .layout import HERE, Layout, module_version, version
+from .progress import run_logged, say
+
+KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
+# Programs with a module graph of their own: (package, name in versions.mk).
+STANDALONE = {
+    "helm": ("helm.sh/helm/v3/cmd/helm", "HELM_VERSION"),
+    "coredns": ("github.com/coredns/coredns", "COREDNS_VERSION"),
+    "registry": ("github.com/distribution/distribution/v3/cmd/registry", "DISTRIBUTION_VERSION"),
+}
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "pause")
+NODE = ("kubelet", "kube-proxy", "coredns", "helm")
+
+
+def programs(layout: Layout) -> tuple[str, ...]:
+    """What this cluster needs built."""
+    return CONTROL_PLANE + NODE if layout.has_node else CONTROL_PLANE
+
+
+def folder(layout: Layout) -> Path:
+    """Where the programs of the pinned versions are kept: one folder for each set of versions."""
+    inputs = [HERE / "go.mod", HERE / "go.sum", HERE / "pause" / "main.go"]
+    digest = hashlib.sha256(b"\0".join(file.read_bytes() for file in inputs))
+    digest.update("\0".join(version(pin) for _, pin in STANDALONE.values()).encode())
+    return layout.cache / "bin" / digest.hexdigest()[:16]
+
+
+def build(layout: Layout, wanted: Iterable[str]) -> Path:
+    """Build those of `wanted` that are not there yet; return their folder. Raises Failure with the compiler's words."""
+    target = folder(layout)
+    absent = [name for name in wanted if not (target / name).exists()]
+    if not absent:
+        return target
+    target.mkdir(parents=True, exist_ok=True)
+    # A half-written program must never be taken for a whole one: build beside, then rename.
+    with tempfile.TemporaryDirectory(dir=target, prefix=".build-") as made:
+        _build_in_module(layout, [name for name in absent if name not in STANDALONE], Path(made))
+        for name in absent:
+            if name in STANDALONE:
+                _install(layout, name, Path(made))
+            shutil.move(Path(made) / name, target / name)
+    return target
+
+
+def _environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", **more}
+
+
+def _build_in_module(layout: Layout, names: list[str], made: Path) -> None:
+    kubernetes = [f"k8s.io/kubernetes/cmd/{name}" for name in names if name in KUBERNETES]
+    if kubernetes:
+        release = module_version("k8s.io/kubernetes")
+        say(f"building Kubernetes {release} from its Go modules ({len(kubernetes)} programs)")
+        stamp = "k8s.io/component-base/version"
+        major, minor = release.removeprefix("v").split(".")[:2]
+        flags = f"-s -w -X {stamp}.gitVersion={release} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}"
+        _go_build(layout, "kubernetes", flags, ["-tags", "providerless", "-o", f"{made}/", *kubernetes])
+    if "etcd" in names:
+        say(f"building etcd {module_version('go.etcd.io/etcd/server/v3')}")
+        _go_build(layout, "etcd", "-s -w", ["-o", f"{made}/etcd", "go.etcd.io/etcd/server/v3"])
+    if "pause" in names:
+        _go_build(layout, "pause", "-s -w", ["-o", f"{made}/pause", "./pause"])
+
+
+def _go_build(layout: Layout, what: str, linker_flags: str, rest: list[str]) -> None:
+    run_logged(
+        ["go", "build", "-v", "-buildvcs=false", "-trimpath", "-ldflags", linker_flags, *rest],
+        what=f"building {what}",
+        log=layout.cache / "log" / f"build-{what}.log",
+        env=_environment(),
+        cwd=HERE,
+    )
+
+
+def _install(layout: Layout, name: str, made: Path) -> None:
+    package, pin = STANDALONE[name]
+    say(f"building {name} {version(pin)}")
+    run_logged(
+        ["go", "install", "-v", "-trimpath", "-ldflags", "-s -w", f"{package}@{version(pin)}"],
+        what=f"building {name}",
+        log=layout.cache / "log" / f"build-{name}.log",
+        env=_environment(GOBIN=str(made)),
+        cwd=made,
+    )

@@ -1,0 +1,64 @@
+"""Container images: the small ones that the cluster itself needs, and loading any into the node without a registry."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from .layout import HERE, PAUSE_IMAGE, Layout, version
+from .progress import Failure, run_logged, say
+
+
+def coredns_image() -> str:
+    """The name of the image of the cluster's DNS server."""
+    return f"glm5.local/coredns:{version('COREDNS_VERSION').removeprefix('v')}"
+
+
+def ensure_own(layout: Layout, binaries: Path) -> list[Path]:
+    """Build the images of pause and CoreDNS unless this version's archives are there; the archives."""
+    archives = []
+    for name, image in (("pause", PAUSE_IMAGE), ("coredns", coredns_image())):
+        archive = binaries / f"{name}.tar"
+        if not archive.exists():
+            build_archive(
+                layout, image=image, recipe=HERE / "images" / name / "Containerfile", context=binaries, archive=archive
+            )
+        archives.append(archive)
+    return archives
+
+
+def build_archive(layout: Layout, *, image: str, recipe: Path, context: Path, archive: Path) -> None:
+    """Build `image` with buildah and keep it as a docker archive. Raises Failure with buildah's words."""
+    env = {**os.environ, "BUILDAH_ISOLATION": "chroot"}
+    log = layout.cache / "log" / f"image-{archive.stem}.log"
+    say(f"building the image {image}")
+    run_logged(
+        ["buildah", "build", "-q", "-t", image, "-f", recipe, context], what=f"building {image}", log=log, env=env
+    )
+    half = archive.with_suffix(".half")
+    half.unlink(missing_ok=True)
+    run_logged(
+        ["buildah", "push", "-q", image, f"docker-archive:{half}:{image}"], what=f"saving {image}", log=log, env=env
+    )
+    run_logged(["buildah", "rmi", "-f", image], what=f"dropping {image}", log=log, env=env)
+    half.rename(archive)
+
+
+def load(layout: Layout, archive: Path) -> None:
+    """Import an image archive into the node's containerd. Raises Failure when it cannot be read."""
+    if not archive.exists():
+        raise Failure(f"{archive} does not exist; build the images first: make images")
+    ctr(layout, "images", "import", str(archive))
+
+
+def ctr(layout: Layout, *arguments: str) -> str:
+    """containerd's own client in the namespace that Kubernetes uses; its output."""
+    command = ["ctr", f"--address={layout.containerd_socket}", "--namespace=k8s.io", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise Failure(f"ctr {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def names(layout: Layout) -> set[str]:
+    """The images that the node has."""
+    return set(ctr(layout, "images", "list", "-q").split())

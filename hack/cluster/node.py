@@ -1,0 +1,191 @@
+"""The one node: containerd with a bridge network, kubelet, kube-proxy, and what runs on it from the start."""
+
+import json
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from . import images, kubectl, sandbox
+from .layout import (
+    BRIDGE,
+    DNS_ADDRESS,
+    HERE,
+    NODE_ADDRESS,
+    NODE_NAME,
+    PAUSE_IMAGE,
+    POD_RANGE,
+    PRETEND_GPUS,
+    Layout,
+)
+from .progress import say, wait_until
+
+VOLUMES = 4
+
+
+def commands(layout: Layout, binaries: Path) -> dict[str, list[str]]:
+    """Each program's command line, by its name."""
+    return {
+        "containerd": ["containerd", f"--config={layout.state}/containerd.toml"],
+        "kubelet": [
+            f"{binaries}/kubelet",
+            f"--config={layout.state}/kubelet.json",
+            f"--kubeconfig={layout.state}/kubelet.kubeconfig",
+            f"--hostname-override={NODE_NAME}",
+            f"--node-ip={NODE_ADDRESS}",
+            f"--root-dir={layout.state}/kubelet",
+        ],
+        "kube-proxy": [f"{binaries}/kube-proxy", f"--config={layout.state}/kube-proxy.json"],
+    }
+
+
+def up(layout: Layout, binaries: Path) -> None:
+    """Start the node and wait until it is Ready, has its GPUs, and DNS is being started. Raises Failure."""
+    say("starting containerd, kubelet and kube-proxy")
+    archives = images.ensure_own(layout, binaries)
+    _write_configuration(layout)
+    sandbox.make_control_groups(layout)
+    for name, command in commands(layout, binaries).items():
+        sandbox.start(layout, name, command)
+    wait_until("containerd", layout.containerd_socket.exists, timeout=30, hint=_log_hint(layout, "containerd"))
+    for archive in archives:
+        images.load(layout, archive)
+    wait_until(
+        "a node that is Ready", lambda: is_ready(layout, binaries), timeout=120, hint=_log_hint(layout, "kubelet")
+    )
+    _announce_gpus(layout, binaries)
+    _apply_addons(layout, binaries)
+
+
+def is_ready(layout: Layout, binaries: Path) -> bool:
+    """Whether kubelet reports the node as Ready."""
+    path = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
+    return kubectl.run(layout, binaries, "get", "node", NODE_NAME, "-o", path, check=False).strip() == "True"
+
+
+def _announce_gpus(layout: Layout, binaries: Path) -> None:
+    """Pretend GPUs: an extended resource in the node's status, as a device plugin would announce it."""
+    patch = [{"op": "add", "path": "/status/capacity/nvidia.com~1gpu", "value": str(PRETEND_GPUS)}]
+    arguments = ("patch", "node", NODE_NAME, "--subresource=status", "--type=json", "-p", json.dumps(patch))
+    kubectl.run(layout, binaries, *arguments)
+
+
+def _apply_addons(layout: Layout, binaries: Path) -> None:
+    for number in range(VOLUMES):
+        folder = layout.volumes / str(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o777)  # pods that run as nobody write into them
+    kubectl.apply(layout, binaries, [persistent_volume(layout, number) for number in range(VOLUMES)])
+    values = {"DNS_ADDRESS": DNS_ADDRESS, "COREDNS_IMAGE": images.coredns_image()}
+    for manifest in sorted((HERE / "manifests").glob("*.yaml")):
+        kubectl.apply(layout, binaries, Template(manifest.read_text()).substitute(values))
+
+
+def persistent_volume(layout: Layout, number: int) -> dict[str, Any]:
+    """A volume that any claim without a storage class can have: a folder of the node."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": f"local-{number}"},
+        "spec": {
+            "capacity": {"storage": "20Gi"},
+            "accessModes": ["ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "hostPath": {"path": str(layout.volumes / str(number)), "type": "Directory"},
+        },
+    }
+
+
+def _write_configuration(layout: Layout) -> None:
+    (layout.state / "cni").mkdir(exist_ok=True)
+    (layout.state / "cni" / "10-glm5.conflist").write_text(json.dumps(pod_network(), indent=1))
+    (layout.state / "containerd.toml").write_text(containerd_configuration(layout))
+    (layout.state / "kubelet.json").write_text(json.dumps(kubelet_configuration(layout), indent=1))
+    (layout.state / "kube-proxy.json").write_text(json.dumps(kube_proxy_configuration(layout), indent=1))
+    # Nothing leads out of the sandbox, so there is no name server to ask either.
+    (layout.state / "resolv.conf").write_text("")
+
+
+def pod_network() -> dict[str, Any]:
+    """CNI's configuration: one bridge, addresses handed out by host-local."""
+    bridge = {
+        "type": "bridge",
+        "bridge": BRIDGE,
+        "isGateway": True,
+        "ipMasq": True,
+        "hairpinMode": True,
+        "ipam": {"type": "host-local", "ranges": [[{"subnet": POD_RANGE}]], "routes": [{"dst": "0.0.0.0/0"}]},
+    }
+    ports = {"type": "portmap", "capabilities": {"portMappings": True}}
+    return {"cniVersion": "0.4.0", "name": "glm5", "plugins": [bridge, ports]}
+
+
+def containerd_configuration(layout: Layout) -> str:
+    """containerd's configuration, everything of it below the state folder."""
+    return f"""version = 2
+root = "{layout.state}/containerd"
+state = "{layout.run}/containerd"
+[grpc]
+  address = "{layout.containerd_socket}"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{layout.state}/containerd-opt"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{PAUSE_IMAGE}"
+  # On machines without CAP_SYS_RESOURCE runc may not lower oom_score_adj, and no pod's sandbox would start.
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "overlayfs"
+    default_runtime_name = "runc"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        SystemdCgroup = false
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "{layout.state}/cni"
+"""
+
+
+def kubelet_configuration(layout: Layout) -> dict[str, Any]:
+    """kubelet's configuration for both versions of control groups."""
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": f"{layout.pki}/ca.crt"},
+        },
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": f"{layout.pki}/kubelet.crt",
+        "tlsPrivateKeyFile": f"{layout.pki}/kubelet.key",
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": layout.cgroup,
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "enforceNodeAllocatable": ["pods"],
+        "containerRuntimeEndpoint": f"unix://{layout.containerd_socket}",
+        "clusterDNS": [DNS_ADDRESS],
+        "clusterDomain": "cluster.local",
+        "resolvConf": f"{layout.state}/resolv.conf",
+        "podCIDR": POD_RANGE,
+        # Images come in by hand: one that is collected would not come back.
+        "imageGCHighThresholdPercent": 100,
+        "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+    }
+
+
+def kube_proxy_configuration(layout: Layout) -> dict[str, Any]:
+    """kube-proxy's configuration; connection tracking is left as the kernel has it."""
+    return {
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "clientConnection": {"kubeconfig": f"{layout.state}/proxy.kubeconfig"},
+        "hostnameOverride": NODE_NAME,
+        "mode": "iptables",
+        "clusterCIDR": POD_RANGE,
+        "conntrack": {"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+    }
+
+
+def _log_hint(layout: Layout, name: str) -> str:
+    return f"Look at {layout.logs}/{name}.log."
