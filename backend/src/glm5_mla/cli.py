@@ -21,7 +21,9 @@ class Command(NamedTuple):
     help: str
 
 
-COMMANDS: dict[str, Command] = {}
+COMMANDS: dict[str, Command] = {
+    "exporter": Command("glm5_mla.exporter.server", "Serve the ranks' decode figures to Prometheus and the operator."),
+}
 
 
 def build_parser(chosen: str | None) -> argparse.ArgumentParser:

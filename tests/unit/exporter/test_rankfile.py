@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 
 import pytest
+from rank_steps import INFO, MS, Clock, S, step
 
-from glm5_mla.timing import rankfile
 from glm5_mla.timing.rankfile import (
     BUCKET_BOUNDS_NS,
     HEADER,
@@ -17,54 +17,15 @@ from glm5_mla.timing.rankfile import (
     BackendInfo,
     RankFileError,
     RankWriter,
-    StepRecord,
     rank_path,
     wipe,
 )
 from glm5_mla.timing.rankreader import RankReader
 
-MS = 1_000_000
-S = 1_000_000_000
-INFO = BackendInfo("Never", "reference", "0.1.0", "0.5.23", "", "2.14.1", "", True)
-
-
-class Clock:
-    """A monotonic clock that moves when told to."""
-
-    def __init__(self) -> None:
-        self.now = 1_000 * S
-
-    def __call__(self) -> int:
-        return self.now
-
-
-def step(
-    step_ms: float = 8, cast_ms: float = 5, interval_ms: float = 10, batch: int = 2, graph: bool = True
-) -> StepRecord:
-    return StepRecord(
-        end_ns=1_790_000_000 * S,
-        step_ns=int(step_ms * MS),
-        interval_ns=int(interval_ms * MS),
-        cast_ns=int(cast_ms * MS),
-        attention_ns=2 * MS,
-        cast_bytes=1152,
-        batch=batch,
-        kv_tokens=100 * batch,
-        graph=graph,
-    )
-
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def writer(tmp_path, clock, monkeypatch):
-    monkeypatch.setattr(rankfile, "HEARTBEAT_S", 3600)  # the heart beats when a test says so
-    rank = RankWriter(tmp_path, 0, 8, INFO, clock=clock, capacity=256)
-    yield rank
-    rank.close()
+def writer(start_rank):
+    return start_rank(0, 8, capacity=256)
 
 
 @pytest.fixture

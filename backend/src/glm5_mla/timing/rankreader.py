@@ -68,6 +68,11 @@ class Window:
     batch: float | None
     kv_tokens: float | None
 
+    @property
+    def tokens_per_second(self) -> float:
+        """Return tokens over the whole window, its idle part included."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
 
 @dataclass(frozen=True)
 class Snapshot:
