@@ -55,7 +55,7 @@ $(SGLANG_VENV)/.ready: $(shell find images/server-cpu -type f -not -path '*/__py
 sglang-env: $(SGLANG_VENV)/.ready ## The real SGLang on a CPU, with our backend, in .venv-sglang
 
 test-backend: $(SGLANG_VENV)/.ready ## Unit tests that need the real SGLang
-	$(SGLANG_VENV)/bin/python -m pytest tests/unit -m sglang
+	$(SGLANG_VENV)/bin/python -m pytest tests/unit/backend -m sglang
 
 ##@ Embedded Kubernetes (as root)
 # A real one-node cluster in namespaces of its own; PROFILE=control-plane is one without a node, which can run beside it.
