@@ -22,7 +22,7 @@ class Command(NamedTuple):
 
 
 COMMANDS: dict[str, Command] = {
-    "exporter": Command("glm5_mla.exporter.server", "Serve the ranks' decode figures to Prometheus and the operator."),
+    "exporter": Command("glm5_mla.exporter.server", "serve the ranks' decode figures to Prometheus and the operator"),
     "tiny-model": Command("glm5_mla.tiny_model.command", "write a small GLM-5-shaped model with random weights"),
 }
 
