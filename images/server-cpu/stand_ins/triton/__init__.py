@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 __version__ = "3.8.0+stand.in"
 # Decorators that SGLang and torch use on kernels and their helpers.
 DECORATORS = ("jit", "constexpr_function", "builtin", "autotune", "heuristics")
+# Older Tritons have no such module, and SGLang then leaves its hooks into Triton's runtime alone.
+ABSENT = "triton.knobs"
 
 
 class Kernel:
@@ -81,12 +83,14 @@ class _Loader:
 
 
 class _Finder:
-    """Finds every `triton.*` module."""
+    """Finds every `triton.*` module but the absent one."""
 
     def find_spec(
         self, name: str, _path: Sequence[str] | None = None, _target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        return importlib.machinery.ModuleSpec(name, _LOADER, is_package=True) if name.startswith("triton.") else None
+        if name.startswith("triton.") and name != ABSENT:
+            return importlib.machinery.ModuleSpec(name, _LOADER, is_package=True)
+        return None
 
 
 _LOADER: Any = _Loader()
@@ -113,7 +117,7 @@ def next_power_of_2(n: int) -> int:
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__"):
+    if name.startswith("__") or f"triton.{name}" == ABSENT:
         raise AttributeError(name)
     return importlib.import_module(f"triton.{name}") if name[0].islower() else _resolve(f"triton.{name}", name)
 
