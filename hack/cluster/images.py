@@ -1,6 +1,6 @@
 """Container images: the small ones that the cluster itself needs, and loading any into the node without a registry."""
 
-import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -28,19 +28,16 @@ def ensure_own(layout: Layout, binaries: Path) -> list[Path]:
 
 def build_archive(layout: Layout, *, image: str, recipe: Path, context: Path, archive: Path) -> None:
     """Build `image` with buildah and keep it as a docker archive. Raises Failure with buildah's words."""
-    env = {**os.environ, "BUILDAH_ISOLATION": "chroot"}
-    log = layout.cache / "log" / f"image-{archive.stem}.log"
     say(f"building the image {image}")
-    run_logged(
-        ["buildah", "build", "-q", "-t", image, "-f", recipe, context], what=f"building {image}", log=log, env=env
-    )
+    storage = layout.cache / "own-images"
+    buildah = ["buildah", "--root", storage, "--runroot", storage / "run", "--storage-driver", "vfs"]
+    log = layout.cache / "log" / f"image-{archive.stem}.log"
     half = archive.with_suffix(".half")
     half.unlink(missing_ok=True)
-    run_logged(
-        ["buildah", "push", "-q", image, f"docker-archive:{half}:{image}"], what=f"saving {image}", log=log, env=env
-    )
-    run_logged(["buildah", "rmi", "-f", image], what=f"dropping {image}", log=log, env=env)
+    run_logged([*buildah, "build", "-q", "-t", image, "-f", recipe, context], what=f"building {image}", log=log)
+    run_logged([*buildah, "push", "-q", image, f"docker-archive:{half}:{image}"], what=f"saving {image}", log=log)
     half.rename(archive)
+    shutil.rmtree(storage)
 
 
 def load(layout: Layout, archive: Path) -> None:
@@ -57,6 +54,14 @@ def ctr(layout: Layout, *arguments: str) -> str:
     if done.returncode:
         raise Failure(f"ctr {' '.join(arguments)}: {done.stderr.strip()}")
     return done.stdout
+
+
+def answers(layout: Layout) -> bool:
+    """Whether the node's containerd is there to be asked."""
+    try:
+        return bool(ctr(layout, "version"))
+    except Failure:
+        return False
 
 
 def names(layout: Layout) -> set[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import build, control_plane, kubectl, node, packages, pki, preflight, processes, sandbox
+from . import build, control_plane, node, packages, pki, preflight, processes, sandbox
 from .layout import Layout
 from .progress import say, wait_until
 
@@ -51,7 +51,9 @@ def up(layout: Layout, *, memory: int = 0, disk: int = 0) -> Path:
         pki.make(layout)
         control_plane.start(layout, binaries, ("etcd", "kube-apiserver"))
         sandbox.open_door(layout, layout.api_port)
-        wait_until("the API server", lambda: api_is_ready(layout), timeout=120, hint=_log_hint(layout))
+        sandbox.wait_for(
+            layout, "kube-apiserver", "the API server to be ready", lambda: api_is_ready(layout), timeout=120
+        )
         # The controller manager ends when the API server does not answer its first question.
         control_plane.start(layout, binaries, ("kube-controller-manager", "kube-scheduler"))
         if layout.has_node:
@@ -88,7 +90,7 @@ def is_healthy(layout: Layout, binaries: Path) -> bool:
 
 def missing_programs(layout: Layout, binaries: Path) -> list[str]:
     """Those of the cluster's programs that should run and do not."""
-    running = {Path(process.argv[0]).name for process in sandbox.members(layout)}
+    running = sandbox.running(layout)
     expected = list(control_plane.commands(layout, binaries))
     if layout.has_node:
         expected += node.commands(layout, binaries)
@@ -133,14 +135,5 @@ def status(layout: Layout) -> Status:
     )
 
 
-def nodes(layout: Layout, binaries: Path) -> str:
-    """The cluster's nodes as kubectl prints them."""
-    return kubectl.run(layout, binaries, "get", "nodes", "-o", "wide").rstrip()
-
-
 def _fingerprint(layout: Layout, binaries: Path) -> str:
     return f"{binaries} {layout.api_port}"
-
-
-def _log_hint(layout: Layout) -> str:
-    return f"Look at {layout.logs}/kube-apiserver.log and etcd.log."

@@ -5,7 +5,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from . import images, kubectl, sandbox
+from . import images, sandbox
+from .kubectl import Kubectl
 from .layout import (
     BRIDGE,
     DNS_ADDRESS,
@@ -17,7 +18,7 @@ from .layout import (
     PRETEND_GPUS,
     Layout,
 )
-from .progress import say, wait_until
+from .progress import say
 
 VOLUMES = 4
 
@@ -38,20 +39,25 @@ def commands(layout: Layout, binaries: Path) -> dict[str, list[str]]:
     }
 
 
+def kubectl(layout: Layout, binaries: Path) -> Kubectl:
+    """Make a kubectl that is this cluster's administrator."""
+    return Kubectl(f"{binaries}/kubectl", layout.kubeconfig)
+
+
 def up(layout: Layout, binaries: Path) -> None:
     """Start the node and wait until it is Ready, has its GPUs, and DNS is being started. Raises Failure."""
     say("starting containerd, kubelet and kube-proxy")
     archives = images.ensure_own(layout, binaries)
     _write_configuration(layout)
     sandbox.make_control_groups(layout)
-    for name, command in commands(layout, binaries).items():
-        sandbox.start(layout, name, command)
-    wait_until("containerd", layout.containerd_socket.exists, timeout=30, hint=_log_hint(layout, "containerd"))
+    programs = commands(layout, binaries)
+    sandbox.start(layout, "containerd", programs["containerd"])
+    sandbox.wait_for(layout, "containerd", "containerd to answer", lambda: images.answers(layout), timeout=60)
+    for name in ("kubelet", "kube-proxy"):  # kubelet ends when containerd does not answer its first question
+        sandbox.start(layout, name, programs[name])
     for archive in archives:
         images.load(layout, archive)
-    wait_until(
-        "a node that is Ready", lambda: is_ready(layout, binaries), timeout=120, hint=_log_hint(layout, "kubelet")
-    )
+    sandbox.wait_for(layout, "kubelet", "a node that is Ready", lambda: is_ready(layout, binaries), timeout=120)
     _announce_gpus(layout, binaries)
     _apply_addons(layout, binaries)
 
@@ -59,14 +65,14 @@ def up(layout: Layout, binaries: Path) -> None:
 def is_ready(layout: Layout, binaries: Path) -> bool:
     """Whether kubelet reports the node as Ready."""
     path = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
-    return kubectl.run(layout, binaries, "get", "node", NODE_NAME, "-o", path, check=False).strip() == "True"
+    return kubectl(layout, binaries).try_run("get", "node", NODE_NAME, "-o", path).stdout.strip() == "True"
 
 
 def _announce_gpus(layout: Layout, binaries: Path) -> None:
     """Pretend GPUs: an extended resource in the node's status, as a device plugin would announce it."""
     patch = [{"op": "add", "path": "/status/capacity/nvidia.com~1gpu", "value": str(PRETEND_GPUS)}]
-    arguments = ("patch", "node", NODE_NAME, "--subresource=status", "--type=json", "-p", json.dumps(patch))
-    kubectl.run(layout, binaries, *arguments)
+    status = ("node", NODE_NAME, "--subresource=status")
+    kubectl(layout, binaries).run("patch", *status, "--type=json", "-p", json.dumps(patch))
 
 
 def _apply_addons(layout: Layout, binaries: Path) -> None:
@@ -74,10 +80,10 @@ def _apply_addons(layout: Layout, binaries: Path) -> None:
         folder = layout.volumes / str(number)
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o777)  # pods that run as nobody write into them
-    kubectl.apply(layout, binaries, [persistent_volume(layout, number) for number in range(VOLUMES)])
+    kubectl(layout, binaries).apply([persistent_volume(layout, number) for number in range(VOLUMES)])
     values = {"DNS_ADDRESS": DNS_ADDRESS, "COREDNS_IMAGE": images.coredns_image()}
     for manifest in sorted((HERE / "manifests").glob("*.yaml")):
-        kubectl.apply(layout, binaries, Template(manifest.read_text()).substitute(values))
+        kubectl(layout, binaries).apply(Template(manifest.read_text()).substitute(values))
 
 
 def persistent_volume(layout: Layout, number: int) -> dict[str, Any]:
@@ -185,7 +191,3 @@ def kube_proxy_configuration(layout: Layout) -> dict[str, Any]:
         "clusterCIDR": POD_RANGE,
         "conntrack": {"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
     }
-
-
-def _log_hint(layout: Layout, name: str) -> str:
-    return f"Look at {layout.logs}/{name}.log."

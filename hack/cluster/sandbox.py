@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from . import processes
@@ -108,6 +108,26 @@ def members(layout: Layout) -> list[processes.Process]:
         return []
     namespace = processes.pid_namespace(pid)
     return [p for p in processes.processes() if processes.pid_namespace(p.pid) == namespace]
+
+
+def running(layout: Layout) -> set[str]:
+    """The names of the programs that run in the sandbox."""
+    return {Path(member.argv[0]).name for member in members(layout)}
+
+
+def wait_for(layout: Layout, program: str, what: str, check: Callable[[], bool], *, timeout: float) -> None:
+    """Wait for `check`, which `program` is to make true. Raises Failure at once when the program ends."""
+    log = layout.logs / f"{program}.log"
+
+    def still_there() -> bool:
+        if check():
+            return True
+        if program not in running(layout):
+            tail = "\n".join(log.read_text(errors="replace").splitlines()[-5:])
+            raise Failure(f"{program} has ended while we waited for {what}. Its last lines ({log}):\n{tail}")
+        return False
+
+    wait_until(what, still_there, timeout=timeout, hint=f"Look at {log}.")
 
 
 def open_door(layout: Layout, port: int) -> None:
