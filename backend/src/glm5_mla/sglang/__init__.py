@@ -1,0 +1,1 @@
+"""What knows SGLang: the plugin, the attention backends, the hooks for timing, and the checks on all of it."""
