@@ -1,0 +1,308 @@
+"""What a pod is doing, or what is wrong with it, in words that a person can act on."""
+
+import datetime
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from glm5_operator.api.base import seconds
+from glm5_operator.resources.containers import DOWNLOAD_CONTAINER, EXPORTER_CONTAINER, SERVER_CONTAINER
+from glm5_operator.resources.context import Context
+
+from .redact import last_lines, redact
+
+# The launcher's exit code for "I refuse to serve"; its termination message says why.
+REFUSED_EXIT_CODE = 78
+
+# A pod past its grace period by this much is on a node that no longer answers.
+_LOST_AFTER_SECONDS = 60
+
+_IMAGE_REASONS = ("ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError")
+
+
+@dataclass(frozen=True)
+class PodView:
+    """One pod, judged."""
+
+    name: str
+    node: str
+    phase: str
+    """Ready, Starting, Waiting, Failing, Draining or Pending."""
+    reason: str = ""
+    message: str = ""
+    restarts: int = 0
+    current: bool = True
+    """Whether it was made from the current spec."""
+    address: str = ""
+    exporter_running: bool = False
+    termination: Mapping[str, Any] = field(default_factory=dict)
+    """The server's last termination, as the kubelet reports it."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it answers requests."""
+        return self.phase == "Ready"
+
+    @property
+    def failing(self) -> bool:
+        """Whether it will not get Ready unless somebody acts."""
+        return self.phase == "Failing"
+
+
+def parse_time(text: str) -> datetime.datetime:
+    """A Kubernetes timestamp."""
+    return datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def view_pods(
+    pods: Iterable[Mapping[str, Any]], context: Context, now: datetime.datetime, current_hash: str | None
+) -> list[PodView]:
+    """All pods of an object, judged, those with trouble first.
+
+    `current_hash` is the pod-template-hash of the current spec, where it is known.
+    """
+    listed = _without_history(list(pods), context.spec.replicas)
+    draining = any(pod["metadata"].get("deletionTimestamp") for pod in listed)
+    order = ("Failing", "Waiting", "Pending", "Starting", "Draining", "Ready")
+    views = [_view(pod, context, now, current_hash, draining) for pod in listed]
+    return sorted(views, key=lambda view: (order.index(view.phase), view.name))
+
+
+def _without_history(pods: list[Mapping[str, Any]], wanted: int) -> list[Mapping[str, Any]]:
+    """Without pods that ended and have been replaced: they stay listed, but say nothing about the present.
+
+    While fewer pods live than are wanted, the one that ended last stays: it tells why.
+    """
+    ended = [pod for pod in pods if pod.get("status", {}).get("phase") in ("Failed", "Succeeded")]
+    living = [pod for pod in pods if pod not in ended]
+    if ended and len(living) < wanted:
+        living.append(max(ended, key=lambda pod: str(pod["metadata"].get("creationTimestamp", ""))))
+    return living
+
+
+def _view(
+    pod: Mapping[str, Any], context: Context, now: datetime.datetime, current_hash: str | None, draining: bool
+) -> PodView:
+    status = pod.get("status", {})
+    statuses = {
+        entry["name"]: entry
+        for entry in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    }
+    server = statuses.get(SERVER_CONTAINER, {})
+    phase, reason, message = _judge(pod, statuses, context, now, draining)
+    template_hash = pod["metadata"].get("labels", {}).get("pod-template-hash")
+    return PodView(
+        name=pod["metadata"]["name"],
+        node=pod.get("spec", {}).get("nodeName", ""),
+        phase=phase,
+        reason=reason,
+        message=message[:1000],
+        restarts=server.get("restartCount", 0),
+        current=current_hash is None or template_hash == current_hash,
+        address=status.get("podIP", ""),
+        exporter_running="running" in statuses.get(EXPORTER_CONTAINER, {}).get("state", {}),
+        termination=_termination(server) or {},
+    )
+
+
+def _judge(
+    pod: Mapping[str, Any],
+    statuses: Mapping[str, Any],
+    context: Context,
+    now: datetime.datetime,
+    draining: bool,
+) -> tuple[str, str, str]:
+    status = pod.get("status", {})
+    if (deleted := pod["metadata"].get("deletionTimestamp")) is not None:
+        return _judge_draining(pod, parse_time(deleted), now)
+    if status.get("phase") == "Failed":
+        return _judge_failed(status, statuses)
+    conditions = {entry["type"]: entry for entry in status.get("conditions", [])}
+    scheduled = conditions.get("PodScheduled", {})
+    if scheduled.get("status") == "False":
+        return _judge_unscheduled(scheduled, context, draining)
+    if conditions.get("Ready", {}).get("status") == "True":
+        return "Ready", "", ""
+    if conditions.get("Ready", {}).get("reason") == "NodeLost" or status.get("reason") == "NodeLost":
+        return "Failing", "NodeLost", _lost(pod)
+    for name in (DOWNLOAD_CONTAINER, EXPORTER_CONTAINER, SERVER_CONTAINER):
+        if (found := _judge_container(name, statuses.get(name, {}), context)) is not None:
+            return found
+    return _judge_starting(pod, statuses, context, now)
+
+
+def _judge_draining(
+    pod: Mapping[str, Any], deadline: datetime.datetime, now: datetime.datetime
+) -> tuple[str, str, str]:
+    if (now - deadline).total_seconds() > _LOST_AFTER_SECONDS and pod.get("spec", {}).get("nodeName"):
+        return "Failing", "NodeLost", _lost(pod)
+    return "Draining", "Draining", f"finishes its generations until {deadline:%H:%M:%S} UTC at the latest"
+
+
+def _lost(pod: Mapping[str, Any]) -> str:
+    name, node = pod["metadata"]["name"], pod.get("spec", {}).get("nodeName", "?")
+    return (
+        f"node {node} does not answer, so pod {name} can't be seen to end and its volumes stay attached. If the "
+        f"machine is really off: kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+    )
+
+
+def _judge_failed(status: Mapping[str, Any], statuses: Mapping[str, Any]) -> tuple[str, str, str]:
+    reason = status.get("reason") or "PodFailed"
+    message = redact(status.get("message") or "")
+    if reason == "Evicted":
+        return "Failing", "Evicted", f"the kubelet evicted the pod: {message}"
+    if reason.startswith("OutOf") or reason == "UnexpectedAdmissionError":
+        return "Failing", "NodeRefused", f"the node refused the pod ({reason}): {message}"
+    ended = _termination(statuses.get(SERVER_CONTAINER, {}))
+    if ended is not None:
+        return "Failing", *_explain_end(SERVER_CONTAINER, ended)
+    return "Failing", reason, message or "the pod failed and says no more"
+
+
+def _judge_unscheduled(condition: Mapping[str, Any], context: Context, draining: bool) -> tuple[str, str, str]:
+    message = condition.get("message", "")
+    if condition.get("reason") == "SchedulingGated":
+        return "Waiting", "SchedulingGated", "a scheduling gate holds the pod; what set it must remove it"
+    gpus = context.spec.gpus
+    if (claim := re.search(r'persistentvolumeclaim "([^"]+)" (not found|is being deleted)', message)) is not None:
+        return (
+            "Failing",
+            "ClaimNotFound",
+            f"PersistentVolumeClaim {claim[1]} {claim[2]} in namespace {context.namespace}: create it, or name another",
+        )
+    if "unbound immediate PersistentVolumeClaims" in message or "unbound PersistentVolumeClaim" in message:
+        return (
+            "Waiting",
+            "ClaimNotBound",
+            "a PersistentVolumeClaim of the pod is not bound to a volume: see kubectl describe pvc; is there a "
+            "StorageClass or a fitting PersistentVolume?",
+        )
+    if f"Insufficient {gpus.resource_name}" in message:
+        wanted = f"{gpus.count} {gpus.resource_name}"
+        if draining:
+            return "Waiting", "WaitingForGPU", f"waits for {wanted}: the old copy is still draining on them"
+        return (
+            "Waiting",
+            "WaitingForGPU",
+            f"no node has {wanted} free. Scheduler: {message}",
+        )
+    if "node(s) didn't match Pod's node affinity/selector" in message and gpus.product:
+        return (
+            "Waiting",
+            "NoMatchingNode",
+            f"no free node carries label nvidia.com/gpu.product={gpus.product}. Scheduler: {message}",
+        )
+    return "Waiting", condition.get("reason") or "Unschedulable", f"Scheduler: {message}"
+
+
+def _judge_container(name: str, entry: Mapping[str, Any], context: Context) -> tuple[str, str, str] | None:
+    waiting = entry.get("state", {}).get("waiting", {})
+    reason, message = waiting.get("reason", ""), redact(waiting.get("message", ""))
+    if reason in _IMAGE_REASONS:
+        return "Failing", "ImagePull", f"image {entry.get('image') or context.image} of container {name}: {message}"
+    if reason == "CreateContainerConfigError":
+        if (secret := re.search(r'secret "?([^" ]+)"? not found', message)) is not None:
+            return (
+                "Failing",
+                "SecretNotFound",
+                f"Secret {secret[1]} is missing in namespace {context.namespace}: create it",
+            )
+        return "Failing", "ContainerConfig", f"container {name} can't be made: {message}"
+    if reason in ("CreateContainerError", "RunContainerError", "StartError"):
+        return "Failing", "ContainerStart", f"container {name} can't be started: {message}"
+    ended = _termination(entry)
+    if ended is None or (name == DOWNLOAD_CONTAINER and ended.get("exitCode") == 0):
+        return None
+    if reason == "CrashLoopBackOff" or "terminated" in entry.get("state", {}):
+        if _ran_seconds(ended) >= seconds(context.spec.startup.timeout) and name == SERVER_CONTAINER:
+            return (
+                "Failing",
+                "StartupTimeout",
+                f"the server gave no answer within spec.startup.timeout ({context.spec.startup.timeout}) and was "
+                "restarted: raise it, or see the pod's log for what takes so long",
+            )
+        return "Failing", *_explain_end(name, ended)
+    return None
+
+
+def _explain_end(container: str, ended: Mapping[str, Any]) -> tuple[str, str]:
+    """Reason and message for a container that ended."""
+    code, text = ended.get("exitCode"), ended.get("message", "")
+    if container == SERVER_CONTAINER and (refused := refusal_of(ended)) is not None:
+        return refused
+    if ended.get("reason") == "OOMKilled":
+        return "OutOfMemory", f"container {container} used more memory than its limit: raise spec.server.resources"
+    signal = f" (signal {code - 128})" if isinstance(code, int) and 128 < code < 192 else ""
+    if (
+        argument := re.search(r"error: ((?:unrecognized arguments|argument [^:]+|ambiguous option).*)", text)
+    ) is not None:
+        return "BadArgument", f"SGLang does not accept its arguments: {redact(argument[1])[:400]}"
+    log = (
+        f"; last log lines: {last_lines(text)}" if text.strip() else "; it left no message: see kubectl logs --previous"
+    )
+    name = {"download": "DownloadFailed", "exporter": "ExporterCrash"}.get(container, "Crash")
+    return name, f"container {container} exited with code {code}{signal}{log}"
+
+
+def refusal_of(ended: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Reason and message of a server that refused to serve; None for any other end."""
+    if ended.get("exitCode") != REFUSED_EXIT_CODE:
+        return None
+    try:
+        said = json.loads(ended.get("message", "").strip().splitlines()[-1])
+        reason, message = str(said["reason"]), str(said["message"])
+    except (ValueError, KeyError, TypeError, IndexError):
+        return "Refused", f"the server refused to serve: {last_lines(ended.get('message', ''))}"
+    if re.fullmatch(r"[A-Z][A-Za-z0-9]{0,63}", reason) is None:
+        reason = "Refused"
+    return reason, redact(message)[:900]
+
+
+def _judge_starting(
+    pod: Mapping[str, Any], statuses: Mapping[str, Any], context: Context, now: datetime.datetime
+) -> tuple[str, str, str]:
+    server = statuses.get(SERVER_CONTAINER, {})
+    download = statuses.get(DOWNLOAD_CONTAINER, {})
+    if "running" in download.get("state", {}):
+        hub = context.spec.model.source.hugging_face
+        return "Starting", "Downloading", f"downloads {hub.repo if hub else 'the model'} into its claim"
+    if (running := server.get("state", {}).get("running")) is not None:
+        since = now - parse_time(running["startedAt"])
+        again = _termination(server)
+        if again is not None and server.get("restartCount", 0) > 0 and not server.get("started"):
+            reason, why = _explain_end(SERVER_CONTAINER, again)
+            return (
+                "Starting",
+                "Restarting",
+                f"starts again after {server['restartCount']} restart(s). Last: {reason}: {why}",
+            )
+        if server.get("started"):
+            return "Starting", "NotReady", "the server runs but its readiness probe does not succeed"
+        return (
+            "Starting",
+            "LoadingModel",
+            f"loads weights and warms up for {_minutes(since)} of at most {context.spec.startup.timeout}",
+        )
+    if pod.get("spec", {}).get("nodeName"):
+        return "Starting", "ContainerCreating", "the node mounts volumes and pulls the image"
+    return "Pending", "Pending", "waits for the scheduler"
+
+
+def _minutes(span: datetime.timedelta) -> str:
+    # In whole minutes: a text that changed each second would be written each second.
+    minutes = int(span.total_seconds() // 60)
+    return f"{minutes} min" if minutes else "less than a minute"
+
+
+def _termination(entry: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    ended = entry.get("state", {}).get("terminated") or entry.get("lastState", {}).get("terminated")
+    return ended if isinstance(ended, Mapping) else None
+
+
+def _ran_seconds(ended: Mapping[str, Any]) -> float:
+    if not ended.get("startedAt") or not ended.get("finishedAt"):
+        return 0.0
+    return (parse_time(ended["finishedAt"]) - parse_time(ended["startedAt"])).total_seconds()
