@@ -1,0 +1,307 @@
+"""Brings one object at a time to what it says: observe, plan, write, tell."""
+
+import datetime
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from .api.names import COMPONENT_LABEL, KIND
+from .api.spec import GLM5DeploymentSpec
+from .cluster import ApiError, Cluster
+from .metrics import Metrics
+from .reconcile import guard
+from .reconcile.difference import projection, spec_hash
+from .reconcile.plan import CHILD_KINDS, Applied, Apply, Delete, foreign_controller, owned, plan, wanted_children
+from .reconcile.pods import view_pods
+from .reconcile.status import Observed, Problem, build_status, refused_status, transitions
+from .resources.context import Context
+from .settings import Settings
+from .store import Store
+from .work_queue import Key, WorkQueue
+
+if TYPE_CHECKING:
+    from .reconcile.decode import Reading
+
+logger = logging.getLogger(__name__)
+
+# How long an answer about the presence of the PodMonitor API is believed.
+_API_CHECK_SECONDS = 60.0
+
+# A start shows its minutes in status: while pods are not ready a pass a minute keeps that true.
+_UNSETTLED_SECONDS = 60.0
+
+
+class Controller:
+    """The level-based loop: a pass looks at everything about one object, whatever event caused it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: Settings,
+        metrics: Metrics,
+        clock: Callable[[], datetime.datetime],
+    ) -> None:
+        self.store = Store()
+        self.queue = WorkQueue(metrics.queue_depth.set, metrics.queue_seconds.observe)
+        self.readings: dict[Key, dict[str, Reading | None]] = {}
+        """Decode figures by object and pod name, as the reader last saw them."""
+        self.may_act: Callable[[], bool] = lambda: True
+        """Whether this process may write at this moment."""
+        self._cluster = cluster
+        self._settings = settings
+        self._metrics = metrics
+        self._clock = clock
+        self._applied: dict[Key, dict[str, Applied]] = {}
+        self._states: dict[Key, str] = {}
+        self._pod_monitor_api = (False, -_API_CHECK_SECONDS)
+
+    def ready_pods(self) -> dict[Key, dict[str, str]]:
+        """Addresses by pod name of the pods whose decode figures can be asked for, by object."""
+        found = {}
+        for key in self.store.objects():
+            pods = {
+                pod["metadata"]["name"]: pod["status"]["podIP"]
+                for pod in self._pods(key)
+                if pod.get("status", {}).get("podIP")
+                and not pod["metadata"].get("deletionTimestamp")
+                and _is_ready(pod)
+            }
+            if pods or self.readings.get(key):
+                found[key] = pods
+        return found
+
+    def seen(self, kind: str, event: str, body: dict[str, Any]) -> None:
+        """Takes in a watch event (ADDED, MODIFIED, DELETED, or none for the first listing)."""
+        key = self.store.remove(kind, body) if event == "DELETED" else self.store.put(kind, body)
+        if key is not None:
+            self.queue.add(key)
+
+    async def handle(self, key: Key) -> bool:
+        """One pass over one object. Returns whether it needs no retry."""
+        if not self.may_act():
+            return False
+        started = time.perf_counter()
+        result = "error"
+        try:
+            result = await self._reconcile(key)
+        except ApiError as error:
+            logger.warning("pass over %s/%s failed: %s", *key, error)
+        except Exception:
+            logger.exception("pass over %s/%s failed", *key)
+        self._metrics.reconciles.labels(result=result).inc()
+        self._metrics.reconcile_seconds.observe(time.perf_counter() - started)
+        return result != "error"
+
+    def context(self, body: Mapping[str, Any]) -> Context:
+        """What the builders need. Raises ValidationError where the spec can't be read."""
+        metadata = body["metadata"]
+        spec = GLM5DeploymentSpec.model_validate(body.get("spec", {}))
+        return Context(metadata["name"], metadata["namespace"], metadata["uid"], spec, self._settings)
+
+    async def _reconcile(self, key: Key) -> str:
+        body = self.store.get(key)
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            self._forget(key)
+            return "unchanged"
+        try:
+            context = self.context(body)
+            refused = guard.refusal(context.spec, self._settings)
+            problem = Problem("NotAllowed", refused) if refused else None
+        except ValidationError as error:
+            problem = Problem("InvalidSpec", _first_error(error))
+        if problem is not None:
+            generation = body["metadata"]["generation"]
+            status = refused_status(body.get("spec", {}), generation, problem, body.get("status", {}), self._clock())
+            await self._write_status(key, body, status)
+            return "refused"
+        changed, problems, retry = await self._converge(key, context, body)
+        status = self._judge(key, context, body, problems)
+        changed |= await self._write_status(key, body, status)
+        if status["readyReplicas"] < context.spec.replicas:
+            self.queue.add_after(key, _UNSETTLED_SECONDS)
+        if retry:
+            return "error"
+        return "changed" if changed else "unchanged"
+
+    async def _converge(self, key: Key, context: Context, body: dict[str, Any]) -> tuple[bool, list[Problem], bool]:
+        """Writes children. Returns whether anything was written, what stood in the way, and whether to come back."""
+        wanted = wanted_children(context, pod_monitor_api=await self._has_pod_monitor())
+        live = await self._live_children(key, wanted)
+        problems: list[Problem] = []
+        changed = retry = False
+        applied = self._applied.setdefault(key, {})
+        for action in plan(wanted, live, applied, context.uid):
+            try:
+                if isinstance(action, Delete):
+                    await self._cluster.delete(action.kind, context.namespace, action.name)
+                    applied.pop(action.kind, None)
+                else:
+                    await self._apply(key, action, live, applied, body)
+                changed = True
+            except _TakenError as taken:
+                problems.append(Problem("NameTaken", str(taken)))
+                retry = True
+            except ApiError as error:
+                what = action.kind if isinstance(action, Delete) else action.manifest["kind"]
+                problems.append(_api_problem(error, what))
+                retry = True
+        return changed, problems, retry
+
+    async def _live_children(self, key: Key, wanted: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Children by kind, from the watches. Those not seen there are asked for: a stranger may hold the name."""
+        live = {}
+        for kind in CHILD_KINDS:
+            found = self.store.child(key, kind, key[1])
+            if found is None and kind in wanted:
+                found = await self._cluster.get(kind, *key)
+            if found is not None:
+                live[kind] = found
+        return live
+
+    async def _apply(
+        self,
+        key: Key,
+        action: Apply,
+        live: Mapping[str, dict[str, Any]],
+        applied: dict[str, Applied],
+        body: dict[str, Any],
+    ) -> None:
+        manifest, uid = action.manifest, body["metadata"]["uid"]
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        current = live.get(kind)
+        if current is not None and not owned(current, uid):
+            holder = foreign_controller(current, uid)
+            if holder == f"{KIND}/{key[1]}":
+                raise _TakenError(f"{kind} {name} of a former object of this name is still being deleted")
+            held = f"belongs to {holder}" if holder else "was made by somebody else"
+            raise _TakenError(f"{kind} {name} {held}: rename this object, or delete that {kind}")
+        result = await self._cluster.apply(manifest)
+        applied[kind] = Applied(spec_hash(manifest), projection(result, manifest))
+        self.store.put(kind, result)
+        if action.restores:
+            logger.info("restored %s %s/%s", kind, *key)
+            await self._tell(
+                body, "Normal", "Restored", f"{kind} {name} was changed or deleted by hand and is restored"
+            )
+        elif current is None:
+            await self._tell(body, "Normal", "Created", f"{kind} {name} is created")
+
+    def _judge(self, key: Key, context: Context, body: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
+        now = self._clock()
+        deployment = self.store.child(key, "Deployment", key[1])
+        wanted = wanted_children(context, pod_monitor_api=False)["Deployment"]
+        current = deployment is not None and spec_hash(deployment) == spec_hash(wanted)
+        observed = Observed(
+            deployment=deployment,
+            deployment_current=current,
+            pods=view_pods(self._pods(key), context, now, self._template_hash(key, deployment)),
+            readings=self.readings.get(key, {}),
+            problems=problems,
+        )
+        return build_status(context, body["metadata"]["generation"], observed, body.get("status", {}), now)
+
+    def _pods(self, key: Key) -> list[dict[str, Any]]:
+        return [
+            pod for pod in self.store.children(key, "Pod") if pod["metadata"]["labels"].get(COMPONENT_LABEL) == "server"
+        ]
+
+    def _template_hash(self, key: Key, deployment: Mapping[str, Any] | None) -> str | None:
+        """pod-template-hash of the ReplicaSet that the Deployment rolls out now."""
+        if deployment is None:
+            return None
+        revision = (deployment["metadata"].get("annotations") or {}).get("deployment.kubernetes.io/revision")
+        for candidate in self.store.children(key, "ReplicaSet"):
+            annotations = candidate["metadata"].get("annotations") or {}
+            if annotations.get("deployment.kubernetes.io/revision") == revision:
+                return str(candidate["metadata"]["labels"].get("pod-template-hash", "")) or None
+        return None
+
+    async def _write_status(self, key: Key, body: dict[str, Any], status: dict[str, Any]) -> bool:
+        self._count(key, status)
+        previous = body.get("status", {})
+        if status == previous:
+            return False
+        try:
+            result = await self._cluster.apply_status(*key, status)
+        except ApiError as error:
+            if error.code == 404:
+                return False
+            raise
+        self.store.put(KIND, result)
+        for kind, reason, message in transitions(previous.get("conditions", []), status["conditions"]):
+            await self._tell(body, kind, reason, message)
+        return True
+
+    async def _tell(self, body: dict[str, Any], kind: str, reason: str, message: str) -> None:
+        try:
+            await self._cluster.tell(body, kind, reason, message)
+        except ApiError as error:
+            logger.warning("event not recorded: %s", error)
+
+    async def _has_pod_monitor(self) -> bool:
+        present, checked = self._pod_monitor_api
+        if time.monotonic() - checked > _API_CHECK_SECONDS:
+            present = await self._cluster.has_api("monitoring.coreos.com/v1", "podmonitors")
+            self._pod_monitor_api = (present, time.monotonic())
+        return present
+
+    def _count(self, key: Key, status: Mapping[str, Any]) -> None:
+        conditions = {entry["type"]: entry["status"] for entry in status["conditions"]}
+        if status["state"] == "Stopped":
+            self._metrics.available.remove_by_labels({"namespace": key[0], "deployment": key[1]})
+        else:
+            self._metrics.available.labels(*key).set(conditions.get("Available") == "True")
+        for kind, value in conditions.items():
+            for each in ("True", "False", "Unknown"):
+                self._metrics.condition.labels(*key, kind, each).set(each == value)
+        self._count_state(key, status["state"])
+
+    def _count_state(self, key: Key, state: str | None) -> None:
+        before = self._states.pop(key, None)
+        if state is not None:
+            self._states[key] = state
+        for changed in {before, state} - {None}:
+            count = sum(each == changed for each in self._states.values())
+            if count:
+                self._metrics.deployments.labels(changed).set(count)
+            else:
+                self._metrics.deployments.remove(changed)
+
+    def _forget(self, key: Key) -> None:
+        if key in self._states:
+            self._count_state(key, None)
+            self._metrics.available.remove_by_labels({"namespace": key[0], "deployment": key[1]})
+            self._metrics.condition.remove_by_labels({"namespace": key[0], "deployment": key[1]})
+        self._applied.pop(key, None)
+        self.readings.pop(key, None)
+        self.queue.forget(key)
+
+
+def _is_ready(pod: Mapping[str, Any]) -> bool:
+    conditions = pod.get("status", {}).get("conditions", [])
+    return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
+
+
+class _TakenError(Exception):
+    """Another object holds a child's name."""
+
+
+def _api_problem(error: ApiError, kind: str) -> Problem:
+    if error.code == 403:
+        if "exceeded quota" in error.message:
+            return Problem("QuotaExceeded", error.message)
+        return Problem("Forbidden", f"the operator may not write {kind}: {error.message}")
+    if error.code in (400, 422):
+        return Problem("ChildRefused", f"the API server refuses the {kind}: {error.message}")
+    if error.code == 404:
+        return Problem("ApiMissing", f"the cluster has no API for {kind}, or the namespace is going: {error.message}")
+    return Problem("ApiError", f"{kind} could not be written and is tried again: {error.message}")
+
+
+def _first_error(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in ("spec", *first["loc"]))
+    return f"{where}: {first['msg']}. The CRD may be older or newer than the operator: apply the one that came with it."

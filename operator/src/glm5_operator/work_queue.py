@@ -1,0 +1,110 @@
+"""A queue of keys in which a key waits at most once, is worked on by one worker at a time, and backs off on errors."""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+
+Key = tuple[str, str]
+
+_FIRST_RETRY_SECONDS = 0.5
+_LAST_RETRY_SECONDS = 60.0
+
+
+class WorkQueue:
+    """Coalesces events: however many arrive while a key waits, one pass follows.
+
+    A key that gets dirty while it is worked on is worked on again afterwards, never at the same time.
+    """
+
+    def __init__(self, observe_depth: Callable[[int], None], observe_wait: Callable[[float], None]) -> None:
+        self._waiting: OrderedDict[Key, float] = OrderedDict()
+        self._active: set[Key] = set()
+        self._again: set[Key] = set()
+        self._failures: dict[Key, int] = {}
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._wake = asyncio.Condition()
+        self._observe_depth = observe_depth
+        self._observe_wait = observe_wait
+        self._background: set[asyncio.Task[None]] = set()
+        self.last_finished = time.monotonic()
+        """When the last pass ended, or the queue was made (monotonic clock, seconds)."""
+
+    @property
+    def depth(self) -> int:
+        """Keys that wait."""
+        return len(self._waiting)
+
+    @property
+    def oldest_wait(self) -> float:
+        """Seconds that the first key in line has waited."""
+        first = next(iter(self._waiting.values()), None)
+        return 0.0 if first is None else time.monotonic() - first
+
+    def add(self, key: Key) -> None:
+        """Marks a key as dirty."""
+        if key in self._active:
+            self._again.add(key)
+            return
+        if key not in self._waiting:
+            self._waiting[key] = time.monotonic()
+            self._observe_depth(len(self._waiting))
+            task = asyncio.ensure_future(self._notify())
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
+
+    def add_after(self, key: Key, seconds: float) -> None:
+        """Marks a key as dirty after a while. An earlier wish for the same key stands."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + seconds
+        timer = self._timers.get(key)
+        if timer is not None and not timer.cancelled():
+            if timer.when() <= due:
+                return
+            timer.cancel()
+        self._timers[key] = loop.call_later(seconds, self._due, key)
+
+    def forget(self, key: Key) -> None:
+        """Drops what is remembered of a key that is gone."""
+        self._failures.pop(key, None)
+        if (timer := self._timers.pop(key, None)) is not None:
+            timer.cancel()
+
+    async def work(self, handle: Callable[[Key], Awaitable[bool]]) -> None:
+        """One worker's loop. `handle` returns whether it succeeded; otherwise the key comes back later and later."""
+        while True:
+            key = await self._take()
+            succeeded = False
+            try:
+                succeeded = await handle(key)
+            finally:
+                self._finish(key, succeeded)
+
+    def _due(self, key: Key) -> None:
+        self._timers.pop(key, None)
+        self.add(key)
+
+    async def _notify(self) -> None:
+        async with self._wake:
+            self._wake.notify()
+
+    async def _take(self) -> Key:
+        async with self._wake:
+            await self._wake.wait_for(lambda: bool(self._waiting))
+            key, since = self._waiting.popitem(last=False)
+            self._active.add(key)
+            self._observe_depth(len(self._waiting))
+            self._observe_wait(time.monotonic() - since)
+            return key
+
+    def _finish(self, key: Key, succeeded: bool) -> None:
+        self._active.discard(key)
+        self.last_finished = time.monotonic()
+        if succeeded:
+            self._failures.pop(key, None)
+        else:
+            failures = self._failures[key] = self._failures.get(key, 0) + 1
+            self.add_after(key, min(_FIRST_RETRY_SECONDS * 2 ** (failures - 1), _LAST_RETRY_SECONDS))
+        if key in self._again:
+            self._again.discard(key)
+            self.add(key)
