@@ -41,7 +41,11 @@ generate: venv ## Write the CRD and the install manifest anew (helm on the PATH,
 test: lint types test-unit ## All checks: lint, types, unit tests, cluster tests
 
 ##@ Images
-.PHONY: sglang-env
+.PHONY: images sglang-env
+# All of them, or those that IMAGES= names (operator, server-cpu, server).
+images: ## Build the images with buildah and say where their archives are (as root)
+	@PYTHONPATH=hack $(PYTHON) -m images $(IMAGES)
+
 SGLANG_VENV := .venv-sglang
 # Shared by all checkouts on this machine, one per content of images/server-cpu.
 SGLANG_CPU = $(CACHE)/sglang-cpu-$(shell find images/server-cpu -type f -not -name '*.pyc' -not -name Dockerfile | sort | xargs cat | sha256sum | cut -c1-12)

@@ -1,0 +1,1 @@
+"""Builds the project's container images with buildah, without a registry, and keeps them as archives."""

@@ -1,0 +1,145 @@
+"""Builds one image after another with buildah; what is built of the same inputs already is used again."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from cluster import packages
+from cluster.progress import Failure, run_logged, say
+
+from .debian import root_file_system
+from .recipes import REPOSITORY, Recipe, recipes, setting
+
+CERTIFICATES = "/etc/ssl/certs"
+FILES_THAT_DO_NOT_COUNT = ("__pycache__", ".egg-info")
+
+
+class Store:
+    """Where images lie between runs: buildah's storage, the archives and pip's downloads, all below `cache`."""
+
+    def __init__(self, cache: Path) -> None:
+        self.archives = cache / "images"
+        self.log = cache / "log"
+        self.pip = cache / "pip"
+        self._storage = cache / "buildah"
+        for directory in (self.archives, self.log, self.pip, self._storage):
+            directory.mkdir(parents=True, exist_ok=True)
+
+    def buildah(self, *arguments: str | Path) -> list[str | Path]:
+        """Return a buildah command line that works in this store."""
+        # Its run directory lies outside the cache: it must not outlive a reboot.
+        roots = ("--root", self._storage, "--runroot", "/run/glm5-buildah", "--storage-driver", "overlay")
+        return ["buildah", *roots, *arguments]
+
+    def has(self, recipe: Recipe, key: str) -> bool:
+        """Return whether the image of this key is here, and in an archive if it is to be."""
+        if recipe.archived and not self.archive(recipe, key).exists():
+            return False
+        inspect = self.buildah("inspect", "--type", "image", "--format", "{{.OCIv1.Config.Labels}}", recipe.image)
+        found = subprocess.run(inspect, env=environment(), capture_output=True, text=True, check=False)
+        return f"{KEY_LABEL}:{key}" in found.stdout
+
+    def archive(self, recipe: Recipe, key: str) -> Path:
+        """Return where the archive of the image of this key is, or will be."""
+        return self.archives / f"{recipe.name}-{key}.tar"
+
+
+KEY_LABEL = "dev.glm5.inputs"
+
+
+def environment() -> dict[str, str]:
+    """Return the environment that buildah needs: no containers within this build, so it works inside one."""
+    return {**os.environ, "BUILDAH_ISOLATION": "chroot"}
+
+
+def key(recipe: Recipe, base_key: str) -> str:
+    """Return 16 hexadecimal digits that change when an input of the image or of its base does."""
+    digest = hashlib.sha256(f"{recipe.image} {base_key}".encode())
+    for path in files(recipe.inputs):
+        digest.update(f"\0{path.relative_to(REPOSITORY)}\0{path.stat().st_mode & 0o111:o}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def files(inputs: Iterable[str]) -> list[Path]:
+    """Return every file of `inputs`, in an order that doesn't depend on the file system."""
+    found = [REPOSITORY / name for name in inputs]
+    listed = {path for root in found for path in ([root] if root.is_file() else root.rglob("*")) if path.is_file()}
+    return sorted(path for path in listed if not any(part.endswith(FILES_THAT_DO_NOT_COUNT) for part in path.parts))
+
+
+def ensure(names: Iterable[str]) -> dict[str, Path]:
+    """Build the named images, and what they stand on, unless that is done; return the archive of each one that has one.
+
+    Raises Failure with what to do, or with the last lines of a build's log.
+    """
+    if os.geteuid() != 0:
+        raise Failure("Building images needs root: a root file system is made, with its owners. Run this as root.")
+    wanted = list(names)
+    known = recipes()
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise Failure(f"No image is called {', '.join(unknown)}; there are {', '.join(known)}.")
+    store = Store(Path(setting("CACHE")))
+    packages.ensure({"buildah": "buildah"}, store.log / "packages.log")
+    release = setting("DEBIAN_RELEASE")
+    keys: dict[str, str] = {}
+    chosen = _with_bases(wanted, known)
+    for recipe in known.values():
+        keys[recipe.name] = key(recipe, keys[recipe.base] if recipe.base else release)
+        if recipe.name in chosen:
+            _build_one(recipe, keys[recipe.name], known, store, release)
+    return {name: store.archive(known[name], keys[name]) for name in wanted if known[name].archived}
+
+
+def _with_bases(wanted: Iterable[str], known: Mapping[str, Recipe]) -> set[str]:
+    chosen = set()
+    for name in wanted:
+        step: str | None = name
+        while step is not None:
+            chosen.add(step)
+            step = known[step].base
+    return chosen
+
+
+def _build_one(recipe: Recipe, inputs_key: str, known: Mapping[str, Recipe], store: Store, release: str) -> None:
+    if store.has(recipe, inputs_key):
+        say(f"image {recipe.image}: as it was")
+        return
+    begin = time.monotonic()
+    say(f"building image {recipe.image}")
+    log = store.log / f"image-{recipe.name}.log"
+    with tempfile.TemporaryDirectory(dir=store.archives) as scratch:
+        context = REPOSITORY
+        if recipe.base is None:
+            context = Path(scratch)
+            root_file_system(release, context, log)
+        arguments: list[str | Path] = ["--file", REPOSITORY / recipe.dockerfile, "--tag", recipe.image]
+        arguments += ["--label", f"{KEY_LABEL}={inputs_key}", "--volume", f"{store.pip}:/root/.cache/pip"]
+        if recipe.base is not None:
+            arguments += ["--build-arg", f"BASE={known[recipe.base].image}"]
+        if Path(
+            CERTIFICATES
+        ).is_dir():  # the host's, so that a build behind a company's proxy trusts what the host does
+            arguments += ["--volume", f"{CERTIFICATES}:{CERTIFICATES}:ro"]
+        command = store.buildah("build", "--pull-never", *arguments, context)
+        run_logged(command, what=f"building {recipe.image}", log=log, env=environment())
+        if recipe.archived:
+            _archive(recipe, inputs_key, store, Path(scratch), log)
+    run_logged(store.buildah("rmi", "--prune"), what="dropping old images", log=log, env=environment())
+    say(f"image {recipe.image}: built in {time.monotonic() - begin:.0f} s")
+
+
+def _archive(recipe: Recipe, inputs_key: str, store: Store, scratch: Path, log: Path) -> None:
+    """Save the image as a docker archive (what containerd, docker and podman load), in place of its older ones."""
+    half = scratch / "archive.tar"
+    push = store.buildah("push", "--quiet", recipe.image, f"docker-archive:{half}:{recipe.image}")
+    run_logged(push, what=f"saving {recipe.image}", log=log, env=environment())
+    for old in store.archives.glob(f"{recipe.name}-{'[0-9a-f]' * 16}.tar"):
+        old.unlink()
+    shutil.move(half, store.archive(recipe, inputs_key))
