@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
 EXIT_STATUS = 78
 """EX_CONFIG of sysexits.h: a restart won't help before something is changed."""
 
 TERMINATION_LOG = "/dev/termination-log"
+TERMINATION_LOG_VARIABLE = "GLM5_TERMINATION_LOG"
+"""Names another file, for a server that runs outside of Kubernetes."""
 
 
 class Refusal(Exception):
@@ -19,11 +22,18 @@ class Refusal(Exception):
         self.reason = reason
         self.message = message
 
-    def record(self, path: str = TERMINATION_LOG) -> None:
+    def end(self) -> int:
+        """Record the refusal, print it, and return the exit status that goes with it."""
+        self.record()
+        print(f"glm5-mla refuses to serve: {self}", file=sys.stderr, flush=True)
+        return EXIT_STATUS
+
+    def record(self, path: str | None = None) -> None:
         """Write the reason to the container's termination log, where there is one; the first writer's word stands.
 
         Every rank of a server may refuse for its own reason, or because another one did.
         """
+        path = path or os.environ.get(TERMINATION_LOG_VARIABLE) or TERMINATION_LOG
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
         except OSError:  # not in a container
