@@ -114,7 +114,7 @@ class _Plan:
             wrapper.plan(qo_indptr, kv_indptr, kv_indices, kv_len_arr, *rest[:-1], self._kv_dtype)
         if self._lists is not None:  # decode: SGLang updates these buffers in place, also before a replay
             wrapper.glm5_rows = _Rows(*self._lists, kv_indices)
-        elif wrapper.is_cuda_graph_enabled:
+        elif wrapper._use_cuda_graph:
             if self._kv_dtype is None:  # else the plan has done it
                 wrapper._qo_indptr_buf.copy_(qo_indptr, non_blocking=True)
                 wrapper._kv_indptr_buf.copy_(kv_indptr, non_blocking=True)

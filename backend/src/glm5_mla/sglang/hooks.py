@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 _MODEL_RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner."
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler."
 _CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator."
+_DRAFT_FACTORY = "sglang.srt.speculative.draft_utils.DraftBackendFactory."
 
 HOOKED = (
     _MODEL_RUNNER + "init_attention_backends",
@@ -33,6 +34,8 @@ HOOKED = (
     _SCHEDULER + "process_batch_result",
     _SCHEDULER + "on_idle",
     _CONFIGURATOR + "configure",
+    _DRAFT_FACTORY + "_create_flashinfer_decode_backend",
+    _DRAFT_FACTORY + "_create_flashinfer_prefill_backend",
 )
 
 # The rank that this process is, once its attention backend stands. A process holds one target model at most.
@@ -49,6 +52,8 @@ def install() -> None:
         (_around_process_batch_result, HookType.AROUND),
         (_before_on_idle, HookType.BEFORE),
         (_around_configure, HookType.AROUND),
+        (_after_create_draft_decode, HookType.AFTER),
+        (_around_create_draft_prefill, HookType.AROUND),
     )
     for target, (hook, kind) in zip(HOOKED, hooks, strict=True):
         HookRegistry.register(target, hook, kind)
@@ -188,6 +193,25 @@ def _before_on_idle(scheduler: Any) -> None:
     del scheduler
     if _timer is not None:
         _timer.idle()
+
+
+def _after_create_draft_decode(created: tuple[str, Any], factory: Any) -> None:
+    """Replace the steps of a draft model's backend: SGLang makes them by name, not through the registry."""
+    runner = factory.draft_model_runner
+    if runner.use_mla_backend:
+        from glm5_mla.sglang.backend_cuda import replace_draft_steps
+
+        replace_draft_steps(created[1], runner, Settings.from_environment())
+
+
+def _around_create_draft_prefill(original: Callable[..., Any], factory: Any) -> Any:
+    """Make the backend in which a draft model reads what the target accepted; the same as for the steps."""
+    runner = factory.draft_model_runner
+    if not runner.use_mla_backend:
+        return original(factory)
+    from glm5_mla.sglang.create import create_mla_backend
+
+    return "flashinfer", create_mla_backend(runner)
 
 
 def _around_configure(original: Callable[..., Any], configurator: Any, *args: Any, **kwargs: Any) -> Any:
