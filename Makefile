@@ -35,8 +35,9 @@ types: venv ## Check types with mypy
 test-unit: venv ## Unit tests: seconds, no cluster
 	$(BIN)/pytest tests/unit -m "not sglang"
 
-generate: venv ## Write the CRD and the install manifest anew (helm on the PATH, or the cluster's)
+generate: venv ## Write CRD, install manifest, dashboards and references anew (helm on the PATH, or the cluster's)
 	PATH="$$PATH:$(shell ls -d $(CACHE)/bin/*/ 2>/dev/null | tail -1)" $(BIN)/python hack/generate.py
+	PYTHONPATH=hack $(BIN)/python -m monitoring
 
 test: lint types test-unit ## All checks: lint, types, unit tests, cluster tests
 
