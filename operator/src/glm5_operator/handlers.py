@@ -74,6 +74,8 @@ async def watch(controller: Controller, settings: Settings) -> None:
         registry=build_registry(controller),
         settings=build_settings(),
         standalone=True,
+        # Kopf would ask for the name of the process's user, and an unprivileged container's has none.
+        identity=settings.identity,
         clusterwide=not settings.watch_namespaces,
         namespaces=settings.watch_namespaces,
     )
