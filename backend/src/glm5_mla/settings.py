@@ -1,4 +1,4 @@
-"""What the server's environment chooses: `GLM5_KV_CAST`, `GLM5_KERNEL`, `GLM5_RUN_DIR`."""
+"""What the server's environment chooses: `GLM5_KV_CAST`, `GLM5_KERNEL`, `GLM5_RUN_DIR`, `GLM5_STEP_TIMING`."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ class Settings:
     kv_cast: KvCast
     kernel: str
     run_dir: str
+    step_timing: bool = True
+    """Off only to measure what timing costs."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -47,4 +49,8 @@ class Settings:
         kernel = environment.get("GLM5_KERNEL", "") or "auto"
         if kernel not in kernels.NAMES:
             raise Refusal("BadSetting", f"GLM5_KERNEL is {kernel!r}; it may be {', '.join(kernels.NAMES)}.")
-        return cls(kv_cast, kernel, environment.get("GLM5_RUN_DIR", "") or DEFAULT_RUN_DIR)
+        timing = environment.get("GLM5_STEP_TIMING", "") or "on"
+        if timing not in ("on", "off"):
+            raise Refusal("BadSetting", f"GLM5_STEP_TIMING is {timing!r}; it may be on, off.")
+        run_dir = environment.get("GLM5_RUN_DIR", "") or DEFAULT_RUN_DIR
+        return cls(kv_cast, kernel, run_dir, timing == "on")

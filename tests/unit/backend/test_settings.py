@@ -26,6 +26,7 @@ def test_settings_are_taken_from_the_environment():
     [
         ("GLM5_KV_CAST", "never", "Never, ActiveRows, WholePool"),
         ("GLM5_KERNEL", "fa3", "auto, reference, triton, cuda"),
+        ("GLM5_STEP_TIMING", "0", "on, off"),
     ],
 )
 def test_a_wrong_value_is_refused_with_the_variable_and_what_it_may_hold(variable, value, allowed):

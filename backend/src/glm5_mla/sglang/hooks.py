@@ -85,6 +85,8 @@ def _after_init_attention_backends(result: None, runner: Any) -> None:
         unusable.record()
         raise unusable from error
     atexit.register(writer.close)
+    if not settings.step_timing:
+        return
     clock = _make_clock(runner)
     for leaf in verify.leaves(runner.attn_backend):
         _watch(leaf, clock)

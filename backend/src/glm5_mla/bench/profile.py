@@ -1,0 +1,117 @@
+"""Compares what a rank exports with a trace of torch's profiler over the same steps.
+
+The stamps of the step timing are kernels themselves and show in the trace: the kernels between the marks of a watched
+layer are that layer's cast and attention, and by their names and grids the other layers' are found.
+"""
+
+from __future__ import annotations
+
+import bisect
+import gzip
+import json
+import threading
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from glm5_mla.bench.served import prompts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from glm5_mla.bench.served import Server
+
+STEPS = 12
+
+
+class Kernel(NamedTuple):
+    """One kernel of a trace; times in microseconds."""
+
+    start: float
+    duration: float
+    name: str
+    grid: str
+
+
+def compare(server: Server, batch: int, context: int, work: Path) -> dict[str, Any]:
+    """Trace steps in the middle of a generation and set the exported means of that generation beside the trace's."""
+    ids = prompts(batch, context)
+    server.generate(ids, 8)
+    folder = work / f"profile-{server.way.name}-{batch}-{context}"
+    folder.mkdir()
+    before = server.figures()
+    generation = threading.Thread(target=server.generate, args=(ids, 200))
+    generation.start()
+    time.sleep(0.3)
+    server.start_profile(folder, STEPS)
+    generation.join()
+    time.sleep(0.5)
+    after = server.figures()
+    trace = _wait_for_trace(folder)
+    traced = figures(kernels(trace))
+    result: dict[str, Any] = {
+        "way": server.way.name,
+        "batch": batch,
+        "context": context,
+        "traced_steps": traced["steps"],
+    }
+    for name in ("step", "cast", "attention"):
+        first, last = before.histograms[name], after.histograms[name]
+        exported = (last.sum_s - first.sum_s) / max(1, last.count - first.count) * 1e3
+        result[f"{name}_ms_exported"] = round(exported, 4)
+        result[f"{name}_ms_profiler"] = round(traced[name], 4)
+        if traced[name]:
+            result[f"{name}_difference_percent"] = round((exported - traced[name]) / traced[name] * 100, 2)
+    return result
+
+
+def _wait_for_trace(folder: Path) -> Path:
+    for _ in range(120):
+        files = list(folder.rglob("*.json.gz"))
+        if files:
+            time.sleep(1.0)  # it may still be written
+            return files[0]
+        time.sleep(0.5)
+    raise RuntimeError(f"torch's profiler left no trace in {folder}")
+
+
+def kernels(trace: Path) -> list[Kernel]:
+    """Read the GPU kernels of a Chrome trace, in the order of their start."""
+    with gzip.open(trace) as file:
+        events = json.load(file)["traceEvents"]
+    found = [
+        Kernel(event["ts"], event["dur"], event["name"], str(event.get("args", {}).get("grid")))
+        for event in events
+        if event.get("cat") == "kernel"
+    ]
+    return sorted(found)
+
+
+def figures(found: list[Kernel]) -> dict[str, float]:
+    """Return means over the whole steps of a trace: `steps`, and in milliseconds `step`, `cast`, `attention`."""
+    starts = [i for i, kernel in enumerate(found) if "stamp_start" in kernel.name]
+    ends = [i for i, kernel in enumerate(found) if "stamp_end" in kernel.name]
+    steps = []
+    for start in starts:
+        at = bisect.bisect(ends, start)
+        if at < len(ends):
+            steps.append((start, ends[at]))
+    role: dict[tuple[str, str], str] = {}
+    for start, end in steps[:1]:
+        pending: list[tuple[str, str]] | None = None
+        for kernel in found[start : end + 1]:
+            if "stamp_mark" in kernel.name:
+                pending = []
+            elif "stamp_cast" in kernel.name or "stamp_attention" in kernel.name:
+                for key in pending or []:
+                    role[key] = "cast" if "stamp_cast" in kernel.name else "attention"
+                pending = [] if "stamp_cast" in kernel.name else None
+            elif pending is not None:
+                pending.append((kernel.name, kernel.grid))
+    sums: dict[str, float] = defaultdict(float)
+    for start, end in steps:
+        sums["step"] += found[end].start + found[end].duration - found[start].start
+        for kernel in found[start : end + 1]:
+            sums[role.get((kernel.name, kernel.grid), "other")] += kernel.duration
+    count = max(1, len(steps))
+    return {"steps": len(steps), **{name: sums[name] / count / 1e3 for name in ("step", "cast", "attention")}}
