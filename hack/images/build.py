@@ -1,12 +1,14 @@
 """Builds one image after another with buildah; what is built of the same inputs already is used again."""
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from cluster import packages
@@ -30,6 +32,17 @@ class Store:
         for directory in (self.archives, self.log, self.pip, self._storage):
             directory.mkdir(parents=True, exist_ok=True)
 
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other builds out of this store: they wait here, and then find what this one built."""
+        with (self.archives / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say("waiting for another build of images to end")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
     def buildah(self, *arguments: str | Path) -> list[str | Path]:
         """Return a buildah command line that works in this store."""
         # Its run directory lies outside the cache: it must not outlive a reboot.
@@ -50,6 +63,8 @@ class Store:
 
 
 KEY_LABEL = "dev.glm5.inputs"
+# Of each image, beside the one being built: another checkout may be about to load its own.
+KEPT_ARCHIVES = 2
 
 
 def environment() -> dict[str, str]:
@@ -86,10 +101,14 @@ def ensure(names: Iterable[str]) -> dict[str, Path]:
     if unknown:
         raise Failure(f"No image is called {', '.join(unknown)}; there are {', '.join(known)}.")
     store = Store(Path(setting("CACHE")))
+    with store.locked():
+        return _ensure(wanted, known, store, setting("DEBIAN_RELEASE"))
+
+
+def _ensure(wanted: list[str], known: Mapping[str, Recipe], store: Store, release: str) -> dict[str, Path]:
     packages.ensure({"buildah": "buildah"}, store.log / "packages.log")
-    release = setting("DEBIAN_RELEASE")
     keys: dict[str, str] = {}
-    chosen = _with_bases(wanted, known)
+    chosen = with_bases(wanted, known)
     for recipe in known.values():
         keys[recipe.name] = key(recipe, keys[recipe.base] if recipe.base else release)
         if recipe.name in chosen:
@@ -97,7 +116,8 @@ def ensure(names: Iterable[str]) -> dict[str, Path]:
     return {name: store.archive(known[name], keys[name]) for name in wanted if known[name].archived}
 
 
-def _with_bases(wanted: Iterable[str], known: Mapping[str, Recipe]) -> set[str]:
+def with_bases(wanted: Iterable[str], known: Mapping[str, Recipe]) -> set[str]:
+    """Return the names of the wanted recipes and of all that they stand on."""
     chosen = set()
     for name in wanted:
         step: str | None = name
@@ -136,10 +156,11 @@ def _build_one(recipe: Recipe, inputs_key: str, known: Mapping[str, Recipe], sto
 
 
 def _archive(recipe: Recipe, inputs_key: str, store: Store, scratch: Path, log: Path) -> None:
-    """Save the image as a docker archive (what containerd, docker and podman load), in place of its older ones."""
+    """Save the image as a docker archive (what containerd, docker and podman load); drop all but the newest older ones."""
     half = scratch / "archive.tar"
     push = store.buildah("push", "--quiet", recipe.image, f"docker-archive:{half}:{recipe.image}")
     run_logged(push, what=f"saving {recipe.image}", log=log, env=environment())
-    for old in store.archives.glob(f"{recipe.name}-{'[0-9a-f]' * 16}.tar"):
+    older = store.archives.glob(f"{recipe.name}-{'[0-9a-f]' * 16}.tar")
+    for old in sorted(older, key=lambda path: path.stat().st_mtime)[:-KEPT_ARCHIVES]:
         old.unlink()
     shutil.move(half, store.archive(recipe, inputs_key))
