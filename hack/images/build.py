@@ -156,7 +156,7 @@ def _build_one(recipe: Recipe, inputs_key: str, known: Mapping[str, Recipe], sto
 
 
 def _archive(recipe: Recipe, inputs_key: str, store: Store, scratch: Path, log: Path) -> None:
-    """Save the image as a docker archive (what containerd, docker and podman load); drop all but the newest older ones."""
+    """Save the image as a docker archive (what containerd, docker and podman load); drop all but the newest."""
     half = scratch / "archive.tar"
     push = store.buildah("push", "--quiet", recipe.image, f"docker-archive:{half}:{recipe.image}")
     run_logged(push, what=f"saving {recipe.image}", log=log, env=environment())
