@@ -27,6 +27,7 @@ COMMANDS: dict[str, Command] = {
     "exporter": Command("glm5_mla.exporter.server", "serve the ranks' decode figures to Prometheus and the operator"),
     "serve": Command("glm5_mla.serve", "prove that the backend is in place and run the SGLang server"),
     "tiny-model": Command("glm5_mla.tiny_model.command", "write a small GLM-5-shaped model with random weights"),
+    "top": Command("glm5_mla.top.command", "show the decode loop of running deployments in the terminal"),
 }
 
 
