@@ -25,7 +25,7 @@ class Refusal(Exception):
     def end(self) -> int:
         """Record the refusal, print it, and return the exit status that goes with it."""
         self.record()
-        print(f"glm5-mla refuses to serve: {self}", file=sys.stderr, flush=True)
+        print(f"glm5-mla refuses to go on: {self}", file=sys.stderr, flush=True)
         return EXIT_STATUS
 
     def record(self, path: str | None = None) -> None:

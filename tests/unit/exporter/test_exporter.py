@@ -60,7 +60,7 @@ def scrape(run_directory):
 
 
 def figures(run_directory) -> dict:
-    return json.loads(json.dumps(decode_figures(run_directory.read(), "glm5")))
+    return json.loads(json.dumps(decode_figures(run_directory.read(), "glm5", run_directory.path)))
 
 
 def test_before_the_server_starts_all_ranks_are_down_and_nothing_else_is_known(scrape, run_directory):

@@ -73,3 +73,10 @@ def test_getting_known_and_unknown_is_told_at_once():
 def test_an_idle_pod_shows_zero_and_no_step():
     idle = parse_reading({"version": 1, "window": {"steps": 0, "tokensPerSecond": 0.0, "ranks": []}})
     assert render(combine([idle]), NOW) == {"tokensPerSecond": "0", "time": "2026-01-02T03:04:05Z"}
+
+
+def test_an_exporter_that_knows_nothing_yet_is_no_invalid_answer():
+    window = {"seconds": 10.0, "steps": None, "tokens": None, "tokensPerSecond": None, "batchSize": None, "ranks": []}
+    reading = parse_reading({"version": 1, "backend": None, "runningRequests": None, "window": window})
+    assert reading is not None
+    assert combine([reading]) is None

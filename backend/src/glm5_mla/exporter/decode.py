@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any
+
+from glm5_mla.download import PROGRESS_FILE
 
 from .ranks import WINDOW_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from .ranks import Rank
 
 VERSION = 1
 
 
-def decode_figures(ranks: Sequence[Rank], deployment: str) -> dict[str, Any]:
+def decode_figures(ranks: Sequence[Rank], deployment: str, run_dir: Path) -> dict[str, Any]:
     """Return the JSON object. What is not known now is None: no value outlives the rank that measured it."""
     rank0 = next((living for number, living in ranks if number == 0), None)
     window = rank0.window if rank0 else None
@@ -35,6 +39,7 @@ def decode_figures(ranks: Sequence[Rank], deployment: str) -> dict[str, Any]:
             "torch": rank0.info.torch,
             "gpu": rank0.info.gpu,
         },
+        "download": _download(run_dir),
         "runningRequests": rank0.running_requests if rank0 else None,
         "window": {
             "seconds": window.seconds if window else WINDOW_S,
@@ -46,6 +51,14 @@ def decode_figures(ranks: Sequence[Rank], deployment: str) -> dict[str, Any]:
             "ranks": [_rank_figures(rank) for rank in ranks],
         },
     }
+
+
+def _download(run_dir: Path) -> Any:
+    """Progress of `glm5-mla download`, which removes its file when it ends; None when nothing is being downloaded."""
+    try:
+        return json.loads((run_dir / PROGRESS_FILE).read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _rank_figures(rank: Rank) -> dict[str, Any]:

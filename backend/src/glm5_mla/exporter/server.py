@@ -101,7 +101,9 @@ class _Handler(BaseHTTPRequestHandler):
                 encode, content_type = choose_encoder(self.headers.get("Accept", ""))
                 self._answer(HTTPStatus.OK, content_type, encode(self.server.registry))
             elif path == "/v1/decode":
-                figures = decode_figures(self.server.run_directory.read(), self.server.deployment)
+                figures = decode_figures(
+                    self.server.run_directory.read(), self.server.deployment, self.server.run_directory.path
+                )
                 self._answer(HTTPStatus.OK, "application/json", json.dumps(figures).encode() + b"\n")
             elif path == "/healthz":
                 self._answer(HTTPStatus.OK, "text/plain; charset=utf-8", b"ok\n")

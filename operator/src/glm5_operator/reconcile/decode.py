@@ -29,7 +29,7 @@ class _Rank(ApiModel):
 
 
 class _Window(ApiModel):
-    steps: int = Field(default=0, ge=0)
+    steps: int | None = Field(default=None, ge=0)
     tokens_per_second: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     batch_size: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     ranks: list[_Rank] = Field(default_factory=list, max_length=256)
@@ -46,6 +46,13 @@ class _Backend(ApiModel):
     gpu: str = Field(default="", max_length=128)
 
 
+class Download(ApiModel):
+    """How far the download of a model has come, in bytes. `total` is None until the hub has told."""
+
+    done: int = Field(ge=0)
+    total: int | None = Field(default=None, ge=0)
+
+
 class Reading(ApiModel):
     """One pod's answer to `GET /v1/decode`."""
 
@@ -53,6 +60,7 @@ class Reading(ApiModel):
     backend: _Backend | None = None
     running_requests: int | None = Field(default=None, ge=0)
     window: _Window = Field(default_factory=_Window)
+    download: Download | None = None
 
     @property
     def step_seconds(self) -> float | None:

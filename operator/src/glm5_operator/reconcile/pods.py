@@ -231,7 +231,7 @@ def _judge_container(name: str, entry: Mapping[str, Any], context: Context) -> t
 def _explain_end(container: str, ended: Mapping[str, Any]) -> tuple[str, str]:
     """Reason and message for a container that ended."""
     code, text = ended.get("exitCode"), ended.get("message", "")
-    if container == SERVER_CONTAINER and (refused := refusal_of(ended)) is not None:
+    if (refused := refusal_of(ended)) is not None:
         return refused
     if ended.get("reason") == "OOMKilled":
         return "OutOfMemory", f"container {container} used more memory than its limit: raise spec.server.resources"
@@ -248,7 +248,7 @@ def _explain_end(container: str, ended: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def refusal_of(ended: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Reason and message of a server that refused to serve; None for any other end."""
+    """Reason and message of a program of ours that refused to go on; None for any other end."""
     if ended.get("exitCode") != REFUSED_EXIT_CODE:
         return None
     try:

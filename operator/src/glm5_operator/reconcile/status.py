@@ -272,7 +272,7 @@ def transitions(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str
         good = entry["status"] == HEALTHY[kind]
         if good and (not last or last.get("status") == "Unknown") and kind != "Available":
             continue
-        if kind == "Available" and not good and not last:
+        if kind == "Available" and not good and last.get("status") != "True":
             continue
         told.append(
             ("Normal" if good else "Warning", entry["reason"], f"{kind} is {entry['status']}: {entry['message']}")

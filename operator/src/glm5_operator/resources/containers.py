@@ -128,7 +128,14 @@ def download_container(context: Context) -> dict[str, Any] | None:
     hub = context.spec.model.source.hugging_face
     if hub is None:
         return None
-    environment: list[dict[str, Any]] = [{"name": "HF_ENDPOINT", "value": hub.endpoint}]
+    environment: list[dict[str, Any]] = [
+        {"name": "HF_ENDPOINT", "value": hub.endpoint},
+        {"name": "HF_HOME", "value": f"{DOWNLOAD_DIRECTORY}/.hub"},
+        {"name": "HF_HUB_OFFLINE", "value": "0"},
+        {"name": "HF_HUB_DISABLE_PROGRESS_BARS", "value": "1"},
+        {"name": "HF_HUB_DISABLE_TELEMETRY", "value": "1"},
+        {"name": "GLM5_RUN_DIR", "value": RUN_DIRECTORY},
+    ]
     if hub.token_secret_ref is not None:
         reference = {"name": hub.token_secret_ref.name, "key": hub.token_secret_ref.key}
         environment.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": reference}})
@@ -141,7 +148,10 @@ def download_container(context: Context) -> dict[str, Any] | None:
         "args": ["--repo", hub.repo, "--revision", hub.revision, "--out", target],
         "env": environment,
         "resources": {"requests": {"cpu": "500m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
-        "volumeMounts": [{"name": "model", "mountPath": DOWNLOAD_DIRECTORY}],
+        "volumeMounts": [
+            {"name": "model", "mountPath": DOWNLOAD_DIRECTORY},
+            {"name": "run", "mountPath": RUN_DIRECTORY},
+        ],
         "securityContext": {**_RESTRICTED, "readOnlyRootFilesystem": True},
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
