@@ -17,6 +17,7 @@ from .reconcile.difference import projection, spec_hash
 from .reconcile.plan import CHILD_KINDS, Applied, Apply, Delete, foreign_controller, owned, plan, wanted_children
 from .reconcile.pods import view_pods
 from .reconcile.status import Observed, Problem, build_status, refused_status, transitions
+from .resources.containers import DOWNLOAD_CONTAINER
 from .resources.context import Context
 from .settings import Settings
 from .store import Store
@@ -58,17 +59,11 @@ class Controller:
         self._states: dict[Key, str] = {}
         self._pod_monitor_api = (False, -_API_CHECK_SECONDS)
 
-    def ready_pods(self) -> dict[Key, dict[str, str]]:
-        """Addresses by pod name of the pods whose decode figures can be asked for, by object."""
+    def answering_pods(self) -> dict[Key, dict[str, str]]:
+        """Addresses by pod name of the pods whose exporter can be asked, by object."""
         found = {}
         for key in self.store.objects():
-            pods = {
-                pod["metadata"]["name"]: pod["status"]["podIP"]
-                for pod in self._pods(key)
-                if pod.get("status", {}).get("podIP")
-                and not pod["metadata"].get("deletionTimestamp")
-                and _is_ready(pod)
-            }
+            pods = {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in self._pods(key) if _answers(pod)}
             if pods or self.readings.get(key):
                 found[key] = pods
         return found
@@ -194,11 +189,13 @@ class Controller:
         deployment = self.store.child(key, "Deployment", key[1])
         wanted = wanted_children(context, pod_monitor_api=False)["Deployment"]
         current = deployment is not None and spec_hash(deployment) == spec_hash(wanted)
+        readings = self.readings.get(key, {})
+        downloads = {name: reading.download for name, reading in readings.items() if reading and reading.download}
         observed = Observed(
             deployment=deployment,
             deployment_current=current,
-            pods=view_pods(self._pods(key), context, now, self._template_hash(key, deployment)),
-            readings=self.readings.get(key, {}),
+            pods=view_pods(self._pods(key), context, now, self._template_hash(key, deployment), downloads),
+            readings=readings,
             problems=problems,
         )
         return build_status(context, body["metadata"]["generation"], observed, body.get("status", {}), now)
@@ -280,9 +277,17 @@ class Controller:
         self.queue.forget(key)
 
 
-def _is_ready(pod: Mapping[str, Any]) -> bool:
-    conditions = pod.get("status", {}).get("conditions", [])
-    return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
+def _answers(pod: Mapping[str, Any]) -> bool:
+    """Whether the pod's exporter has something to tell: the server is ready, or its model is being downloaded."""
+    status = pod.get("status", {})
+    if not status.get("podIP") or pod["metadata"].get("deletionTimestamp"):
+        return False
+    ready = any(entry["type"] == "Ready" and entry["status"] == "True" for entry in status.get("conditions", []))
+    downloads = any(
+        entry["name"] == DOWNLOAD_CONTAINER and "running" in entry.get("state", {})
+        for entry in status.get("initContainerStatuses", [])
+    )
+    return ready or downloads
 
 
 class _TakenError(Exception):

@@ -28,7 +28,7 @@ _MISSES_UNTIL_UNKNOWN = 3
 
 
 class DecodeReader:
-    """Asks `GET :9408/v1/decode` of every ready pod each few seconds and wakes objects whose figures changed."""
+    """Asks `GET :9408/v1/decode` of every pod that can answer and wakes objects whose figures changed."""
 
     def __init__(self, controller: Controller, settings: Settings, metrics: Metrics) -> None:
         self._controller = controller
@@ -44,7 +44,7 @@ class DecodeReader:
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while True:
-                pods = self._controller.ready_pods()
+                pods = self._controller.answering_pods()
                 self._misses = {miss: count for miss, count in self._misses.items() if miss[1] in pods.get(miss[0], {})}
                 await asyncio.gather(*(self._read_object(session, key, found) for key, found in pods.items()))
                 await asyncio.sleep(self._settings.decode_read_seconds)

@@ -6,12 +6,13 @@ import json
 import pytest
 from builders import NOW_TEXT, context, pod, ready_pod
 
-from glm5_operator.reconcile.decode import parse_reading
+from glm5_operator.reconcile.decode import Download, parse_reading
 from glm5_operator.reconcile.plan import wanted_children
 from glm5_operator.reconcile.pods import parse_time, view_pods
 from glm5_operator.reconcile.status import Observed, Problem, build_status, refused_status, transitions
 
 NOW = parse_time(NOW_TEXT)
+HUB = {"repo": "zai-org/GLM-5-FP8", "cacheClaimName": "cache"}
 UNSCHEDULED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
 
 
@@ -271,3 +272,19 @@ def test_events_tell_transitions_once():
     ]
     assert transitions(served, served) == []
     assert ("Warning", "ImagePull") in [(kind, reason) for kind, reason, _ in transitions(served, failed)]
+
+
+def test_a_download_shows_how_far_it_has_come():
+    made = context({"model": {"source": {"persistentVolumeClaim": None, "huggingFace": HUB}}})
+    found = pod(initContainerStatuses=[{"name": "download", "state": {"running": {"startedAt": NOW_TEXT}}}])
+    view = view_pods([found], made, NOW, None, {"glm5-a": Download(done=74_400_000_000, total=744_000_000_000)})[0]
+    assert (view.phase, view.reason) == ("Starting", "Downloading")
+    assert view.message == "downloads zai-org/GLM-5-FP8 into its claim: 10 % of 744 GB"
+
+
+def test_a_start_is_no_event_but_the_loss_of_service_is():
+    starting = status_of(pod(containerStatuses=[]))["conditions"]
+    served = status_of(ready_pod(), readings={"glm5-a": reading()})["conditions"]
+    assert transitions([], starting) == []
+    assert [reason for _, reason, _ in transitions(starting, served)] == ["Serving"]
+    assert [kind for kind, _, _ in transitions(served, starting)] == ["Warning"]

@@ -11,6 +11,7 @@ from glm5_operator.api.base import seconds
 from glm5_operator.resources.containers import DOWNLOAD_CONTAINER, EXPORTER_CONTAINER, SERVER_CONTAINER
 from glm5_operator.resources.context import Context
 
+from .decode import Download
 from .redact import last_lines, redact
 
 # The launcher's exit code for "I refuse to serve"; its termination message says why.
@@ -57,16 +58,20 @@ def parse_time(text: str) -> datetime.datetime:
 
 
 def view_pods(
-    pods: Iterable[Mapping[str, Any]], context: Context, now: datetime.datetime, current_hash: str | None
+    pods: Iterable[Mapping[str, Any]],
+    context: Context,
+    now: datetime.datetime,
+    current_hash: str | None,
+    downloads: Mapping[str, Download] | None = None,
 ) -> list[PodView]:
     """All pods of an object, judged, those with trouble first.
 
-    `current_hash` is the pod-template-hash of the current spec, where it is known.
+    `current_hash` is the pod-template-hash of the current spec, where it is known; `downloads` is by pod name.
     """
     listed = _without_history(list(pods), context.spec.replicas)
     draining = any(pod["metadata"].get("deletionTimestamp") for pod in listed)
     order = ("Failing", "Waiting", "Pending", "Starting", "Draining", "Ready")
-    views = [_view(pod, context, now, current_hash, draining) for pod in listed]
+    views = [_view(pod, context, now, current_hash, draining, downloads or {}) for pod in listed]
     return sorted(views, key=lambda view: (order.index(view.phase), view.name))
 
 
@@ -83,7 +88,12 @@ def _without_history(pods: list[Mapping[str, Any]], wanted: int) -> list[Mapping
 
 
 def _view(
-    pod: Mapping[str, Any], context: Context, now: datetime.datetime, current_hash: str | None, draining: bool
+    pod: Mapping[str, Any],
+    context: Context,
+    now: datetime.datetime,
+    current_hash: str | None,
+    draining: bool,
+    downloads: Mapping[str, Download],
 ) -> PodView:
     status = pod.get("status", {})
     statuses = {
@@ -92,6 +102,8 @@ def _view(
     }
     server = statuses.get(SERVER_CONTAINER, {})
     phase, reason, message = _judge(pod, statuses, context, now, draining)
+    if reason == "Downloading" and (download := downloads.get(pod["metadata"]["name"])) is not None:
+        message = f"{message}: {_progress(download)}"
     template_hash = pod["metadata"].get("labels", {}).get("pod-template-hash")
     return PodView(
         name=pod["metadata"]["name"],
@@ -289,6 +301,13 @@ def _judge_starting(
     if pod.get("spec", {}).get("nodeName"):
         return "Starting", "ContainerCreating", "the node mounts volumes and pulls the image"
     return "Pending", "Pending", "waits for the scheduler"
+
+
+def _progress(download: Download) -> str:
+    # In whole percent: a finer text would be written to status all the time.
+    if not download.total:
+        return f"{download.done / 1e9:.0f} GB"
+    return f"{100 * download.done // download.total} % of {download.total / 1e9:.3g} GB"
 
 
 def _minutes(span: datetime.timedelta) -> str:
