@@ -1,4 +1,4 @@
-"""Kernel `cuda`: our own MLA decode over FP8 rows, compiled ahead of time for SM90 and SM120 (`native/mla_decode.cu`)."""
+"""Kernel `cuda`: our own MLA decode over FP8 rows, compiled ahead of time (`native/mla_decode.cu`)."""
 
 from __future__ import annotations
 
