@@ -17,7 +17,7 @@ from .progress import say, wait_until
 def alone(layout: Layout) -> Iterator[None]:
     """Hold the cluster's lock: two runs of up or down must not meet. Waits for the other one."""
     layout.cache.mkdir(parents=True, exist_ok=True)
-    with (layout.cache / f"{layout.profile}.lock").open("w") as lock:
+    with (layout.cache / f"{layout.state.name}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

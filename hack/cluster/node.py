@@ -70,7 +70,11 @@ def is_ready(layout: Layout, binaries: Path) -> bool:
 
 def _announce_gpus(layout: Layout, binaries: Path) -> None:
     """Pretend GPUs: an extended resource in the node's status, as a device plugin would announce it."""
-    patch = [{"op": "add", "path": "/status/capacity/nvidia.com~1gpu", "value": str(PRETEND_GPUS)}]
+    # Kubelet would derive allocatable from capacity by itself, but only with its next report, 10 s later.
+    patch = [
+        {"op": "add", "path": f"/status/{kind}/nvidia.com~1gpu", "value": str(PRETEND_GPUS)}
+        for kind in ("capacity", "allocatable")
+    ]
     status = ("node", NODE_NAME, "--subresource=status")
     kubectl(layout, binaries).run("patch", *status, "--type=json", "-p", json.dumps(patch))
 

@@ -1,0 +1,63 @@
+"""What stands in the cluster before the first GLM5Deployment: Prometheus, the operator, the tiny model."""
+
+from string import Template
+from typing import Any
+
+from cluster.kubectl import Kubectl
+
+from . import jobs
+from .names import CHART, CLAIM, HERE, MONITORING_NAMESPACE, OPERATOR_NAMESPACE, RELEASE
+from .target import Target, helm
+
+
+def namespace(kubectl: Kubectl, name: str) -> None:
+    """Make a namespace that demo-down knows as its own, in which every pod must be unprivileged."""
+    labels = {
+        "app.kubernetes.io/managed-by": "glm5-demo",
+        "pod-security.kubernetes.io/enforce": "restricted",
+    }
+    kubectl.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}])
+
+
+def prometheus(kubectl: Kubectl, image: str) -> None:
+    """Install the demo's Prometheus and wait until it answers."""
+    manifest = (HERE / "manifests" / "prometheus.yaml").read_text()
+    kubectl.apply(Template(manifest).safe_substitute(PROMETHEUS_IMAGE=image))
+    kubectl.run("rollout", "status", "deployment/prometheus", "-n", MONITORING_NAMESPACE, "--timeout=120s", timeout=130)
+
+
+def operator(target: Target, images: dict[str, str]) -> None:
+    """Install the operator by its Helm chart, or upgrade it, and wait until it is Ready."""
+    namespace(target.kubectl, OPERATOR_NAMESPACE)
+    repository, _, tag = images["operator"].rpartition(":")
+    values = {
+        "image.repository": repository,
+        "image.tag": tag,
+        "server.image": images["server-cpu"],
+        # Figures at once instead of every half minute: there is one object to write to.
+        "decode.statusSeconds": "3",
+    }
+    settings = [part for name, value in values.items() for part in ("--set-string", f"{name}={value}")]
+    place = ("-n", OPERATOR_NAMESPACE)
+    helm(target, "upgrade", "--install", RELEASE, str(CHART), *place, *settings, "--wait", "--timeout=180s")
+
+
+def model(kubectl: Kubectl, namespace: str, image: str) -> None:
+    """Write the tiny model to a claim, by a job in the server's image. Nothing to do when it is there."""
+    kubectl.apply([claim(namespace)])
+    name = "make-tiny-model"
+    objects = jobs.job(
+        name, namespace, image=image, command=["glm5-mla", "tiny-model", "--out", "/models"], claim=CLAIM
+    )
+    jobs.start(kubectl, objects)
+    jobs.finish(kubectl, name, namespace, timeout=180)
+
+
+def claim(namespace: str) -> dict[str, Any]:
+    """Return the claim that the model is written to."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": CLAIM, "namespace": namespace},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }

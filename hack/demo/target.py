@@ -1,0 +1,144 @@
+"""The cluster that the demo runs in: the embedded one, or the one that the reader's kubeconfig points at."""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from images.build import Store, environment
+from images.build import build as build_images
+from images.recipes import Recipe, recipes
+
+from cluster import build, lifecycle
+from cluster import images as node_images
+from cluster.kubectl import Kubectl
+from cluster.layout import Layout, layout, version
+from cluster.progress import Failure, run_logged, say
+
+LOCAL_REGISTRY = "glm5.local"
+IMAGES = ("operator", "server-cpu", "prometheus")
+
+
+class Target(Protocol):
+    """A cluster to run in: how to talk to it, and how images get into it."""
+
+    kubectl: Kubectl
+
+    def provide(self, names: tuple[str, ...]) -> dict[str, str]:
+        """Build the named images and make the cluster able to run them; the references to use in pods, by name."""
+        ...
+
+
+def known_recipes() -> dict[str, Recipe]:
+    """Return the project's image recipes, under the names that the embedded cluster uses."""
+    pins = {name: version(name) for name in ("VERSION", "SGLANG_VERSION", "DEBIAN_RELEASE")}
+    return recipes({**os.environ, **pins, "REGISTRY": LOCAL_REGISTRY})
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """The embedded cluster: images are imported into its node, without a registry."""
+
+    layout: Layout
+    kubectl: Kubectl
+
+    @classmethod
+    def up(cls, *, memory: int = 0, disk: int = 0) -> "Embedded":
+        """Bring the embedded cluster up, wanting `memory` and `disk` bytes on top of its own."""
+        embedded = layout("full")
+        binaries = lifecycle.up(embedded, memory=memory, disk=disk)
+        return cls(embedded, Kubectl(f"{binaries}/kubectl", embedded.kubeconfig))
+
+    def provide(self, names: tuple[str, ...]) -> dict[str, str]:
+        """Build and import; an image whose archive has not changed since its import is left alone."""
+        known = known_recipes()
+        archives = build_images(names, known, self.layout.cache, version("DEBIAN_RELEASE"))
+        imported = self.layout.state / "imported"
+        imported.mkdir(exist_ok=True)
+        for name, archive in zip(names, archives, strict=True):
+            mark = imported / name
+            if mark.exists() and mark.read_text() == archive.name:
+                continue
+            say(f"importing {known[name].image} into the node")
+            node_images.load(self.layout, archive)
+            mark.write_text(archive.name)
+        return {name: known[name].image for name in names}
+
+
+@dataclass(frozen=True)
+class Current:
+    """The reader's own cluster: images go through a registry that its nodes can pull from; nodes are never changed."""
+
+    registry: str
+    cache: Path
+    kubectl: Kubectl
+
+    @classmethod
+    def find(cls) -> "Current":
+        """Take the kubeconfig's current context. Raises Failure when it does not answer or REGISTRY is not given."""
+        registry = os.environ.get("REGISTRY", "")
+        if registry in ("", LOCAL_REGISTRY):
+            raise Failure(
+                "CLUSTER=current needs REGISTRY=, a registry that you can push to and its nodes can pull from: "
+                "make demo CLUSTER=current REGISTRY=registry.example.com/glm5"
+            )
+        embedded = layout("full")
+        program = shutil.which("kubectl") or str(build.build(embedded, ["kubectl"]) / "kubectl")
+        kubectl = Kubectl(program)
+        answer = kubectl.try_run("version", "--request-timeout=10s")
+        if answer.returncode:
+            raise Failure(f"The kubeconfig's current context does not answer: {answer.stderr.strip()}")
+        _want_gpus(kubectl)
+        return cls(registry, embedded.cache, kubectl)
+
+    def provide(self, names: tuple[str, ...]) -> dict[str, str]:
+        """Build and push to the registry."""
+        known = known_recipes()
+        build_images(names, known, self.cache, version("DEBIAN_RELEASE"))
+        store = Store(self.cache)
+        references = {}
+        for name in names:
+            references[name] = known[name].image.replace(LOCAL_REGISTRY, self.registry, 1)
+            say(f"pushing {references[name]}")
+            plain = ["--tls-verify=false"] if self.registry.startswith(("127.", "localhost")) else []
+            run_logged(
+                store.buildah("push", "-q", *plain, known[name].image, f"docker://{references[name]}"),
+                what=f"pushing {references[name]}",
+                log=store.log / f"push-{name}.log",
+                env=environment(),
+            )
+        return references
+
+
+def _want_gpus(kubectl: Kubectl, wanted: int = 8) -> None:
+    """Failure when no node of the cluster offers the GPUs that the sample asks for."""
+    nodes = kubectl.get("nodes")["items"]
+    most = max((int(node["status"]["allocatable"].get("nvidia.com/gpu", 0)) for node in nodes), default=0)
+    if most < wanted:
+        raise Failure(
+            f"No node of this cluster offers {wanted} nvidia.com/gpu (the most is {most}), which the sample asks for. "
+            "Use a cluster that has them, or the embedded one: make demo CLUSTER=embedded"
+        )
+
+
+def choose(*, memory: int = 0, disk: int = 0) -> Target:
+    """Return the target that CLUSTER names. Raises Failure for another word, and when it cannot be used."""
+    match os.environ.get("CLUSTER", "embedded"):
+        case "embedded":
+            return Embedded.up(memory=memory, disk=disk)
+        case "current":
+            return Current.find()
+        case other:
+            raise Failure(f"CLUSTER={other} is neither embedded nor current.")
+
+
+def helm(target: Target, *arguments: str) -> str:
+    """Run helm against the target's cluster; its output. Raises Failure with its words."""
+    embedded = layout("full")
+    program = build.build(embedded, ["helm"]) / "helm"
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, env=target.kubectl.environment)
+    if done.returncode:
+        raise Failure(f"helm {arguments[0]} failed: {done.stderr.strip()}")
+    return done.stdout
