@@ -33,11 +33,12 @@ def operator(target: Target, images: dict[str, str]) -> None:
     values = {
         "image.repository": repository,
         "image.tag": tag,
-        "server.image": images["server-cpu"],
+        "serverImage": images["server-cpu"],
         # Figures at once instead of every half minute: there is one object to write to.
+        "decode.readSeconds": "2",
         "decode.statusSeconds": "3",
     }
-    settings = [part for name, value in values.items() for part in ("--set-string", f"{name}={value}")]
+    settings = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
     place = ("-n", OPERATOR_NAMESPACE)
     helm(target, "upgrade", "--install", RELEASE, str(CHART), *place, *settings, "--wait", "--timeout=180s")
 
