@@ -16,6 +16,14 @@ export CACHE CLUSTER REGISTRY API_PORT STATE VERSION SGLANG_VERSION SGLANG_IMAGE
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+##@ Demo (as root)
+.PHONY: demo demo-down
+demo: ## From a bare machine to a table of decode figures: CLUSTER=embedded, or current with REGISTRY=
+	@PYTHONPATH=hack $(PYTHON) -m demo up
+
+demo-down: ## Remove the demo: the embedded cluster whole, or what the demo put into the current one
+	@PYTHONPATH=hack $(PYTHON) -m demo down
+
 ##@ Develop
 .PHONY: venv lint types test-unit test-backend test-cluster test generate
 $(VENV)/.ready: constraints.txt requirements-dev.txt operator/pyproject.toml backend/pyproject.toml
@@ -39,7 +47,10 @@ generate: venv ## Write CRD, install manifest, dashboards and references anew (h
 	PATH="$$PATH:$(shell ls -d $(CACHE)/bin/*/ 2>/dev/null | tail -1)" $(BIN)/python hack/generate.py
 	PYTHONPATH=hack $(BIN)/python -m monitoring
 
-test: lint types test-unit ## All checks: lint, types, unit tests, cluster tests
+test-cluster: venv ## Tests on a real cluster, which they start and stop (as root; KEEP_CLUSTER=1 leaves it up)
+	$(BIN)/pytest tests/cluster
+
+test: lint types test-unit test-backend test-cluster ## All checks: lint, types, unit tests, SGLang's, the cluster's
 
 ##@ Images
 .PHONY: images sglang-env
@@ -79,5 +90,5 @@ cluster-down: ## Stop the cluster and remove all of it but what was built
 cluster-status: ## Say whether the cluster is healthy, and how to talk to it
 	@$(CLUSTER_TOOL) status --profile $(PROFILE)
 
-cluster-env: ## Print the shell line that points kubectl at it: eval "$$(make -s cluster-env)"
+cluster-env: ## Print the line for your shell that points kubectl at it
 	@$(CLUSTER_TOOL) env --profile $(PROFILE)

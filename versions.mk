@@ -6,5 +6,7 @@ SGLANG_IMAGE   := docker.io/lmsysorg/sglang:v$(SGLANG_VERSION)
 DEBIAN_RELEASE := bookworm
 HELM_VERSION         := v3.22.0
 COREDNS_VERSION      := v1.15.0
+# Prometheus v3.16.0: its Go module numbers it so.
+PROMETHEUS_VERSION   := v0.316.0
 # A container registry for the test that treats the embedded cluster as a foreign one.
 DISTRIBUTION_VERSION := v3.1.2

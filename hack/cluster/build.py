@@ -1,6 +1,6 @@
 """Builds the cluster's programs from their Go modules, once for each set of versions.
 
-On two cores without Go's cache: Kubernetes and etcd about 5 minutes, helm 2, CoreDNS 3, the registry 1.
+On two cores without Go's cache: Kubernetes and etcd about 5 minutes, helm 2, CoreDNS 3, Prometheus 3, the registry 1.
 """
 
 import hashlib
@@ -14,11 +14,17 @@ from .layout import HERE, Layout, module_version, version
 from .progress import run_logged, say
 
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
-# Programs with a module graph of their own: (package, name in versions.mk).
+# Programs with a module graph of their own: (package, name of its version in versions.mk, build tags).
 STANDALONE = {
-    "helm": ("helm.sh/helm/v3/cmd/helm", "HELM_VERSION"),
-    "coredns": ("github.com/coredns/coredns", "COREDNS_VERSION"),
-    "registry": ("github.com/distribution/distribution/v3/cmd/registry", "DISTRIBUTION_VERSION"),
+    "helm": ("helm.sh/helm/v3/cmd/helm", "HELM_VERSION", ""),
+    "coredns": ("github.com/coredns/coredns", "COREDNS_VERSION", ""),
+    # With discovery in Kubernetes only: the other clouds' clients are most of the build, and of the program.
+    "prometheus": (
+        "github.com/prometheus/prometheus/cmd/prometheus",
+        "PROMETHEUS_VERSION",
+        "remove_all_sd,enable_kubernetes_sd",
+    ),
+    "registry": ("github.com/distribution/distribution/v3/cmd/registry", "DISTRIBUTION_VERSION", ""),
 }
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "pause")
 NODE = ("kubelet", "kube-proxy", "coredns", "helm")
@@ -33,7 +39,7 @@ def folder(layout: Layout) -> Path:
     """Where the programs of the pinned versions are kept: one folder for each set of versions."""
     inputs = [HERE / "go.mod", HERE / "go.sum", HERE / "pause" / "main.go"]
     digest = hashlib.sha256(b"\0".join(file.read_bytes() for file in inputs))
-    digest.update("\0".join(version(pin) for _, pin in STANDALONE.values()).encode())
+    digest.update("\0".join(version(pin) for _, pin, _ in STANDALONE.values()).encode())
     return layout.cache / "bin" / digest.hexdigest()[:16]
 
 
@@ -85,10 +91,10 @@ def _go_build(layout: Layout, what: str, linker_flags: str, rest: list[str]) -> 
 
 
 def _install(layout: Layout, name: str, made: Path) -> None:
-    package, pin = STANDALONE[name]
+    package, pin, tags = STANDALONE[name]
     say(f"building {name} {version(pin)}")
     run_logged(
-        ["go", "install", "-v", "-trimpath", "-ldflags", "-s -w", f"{package}@{version(pin)}"],
+        ["go", "install", "-v", "-trimpath", "-tags", tags, "-ldflags", "-s -w", f"{package}@{version(pin)}"],
         what=f"building {name}",
         log=layout.cache / "log" / f"build-{name}.log",
         env=_environment(GOBIN=str(made)),

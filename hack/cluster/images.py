@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from . import build
 from .layout import HERE, PAUSE_IMAGE, Layout, version
 from .progress import Failure, run_logged, say
 
@@ -13,17 +14,24 @@ def coredns_image() -> str:
     return f"glm5.local/coredns:{version('COREDNS_VERSION').removeprefix('v')}"
 
 
-def ensure_own(layout: Layout, binaries: Path) -> list[Path]:
-    """Build the images of pause and CoreDNS unless this version's archives are there; the archives."""
-    archives = []
-    for name, image in (("pause", PAUSE_IMAGE), ("coredns", coredns_image())):
-        archive = binaries / f"{name}.tar"
-        if not archive.exists():
-            build_archive(
-                layout, image=image, recipe=HERE / "images" / name / "Containerfile", context=binaries, archive=archive
-            )
-        archives.append(archive)
-    return archives
+def prometheus_image() -> str:
+    """The name of the image of the Prometheus that the demo and the tests put into a cluster."""
+    return f"glm5.local/prometheus:{version('PROMETHEUS_VERSION').removeprefix('v')}"
+
+
+def own_images() -> dict[str, str]:
+    """The images of one program each that `ensure_own` builds, by the program's name."""
+    return {"pause": PAUSE_IMAGE, "coredns": coredns_image(), "prometheus": prometheus_image()}
+
+
+def ensure_own(layout: Layout, name: str) -> Path:
+    """Build one of `own_images`, its program first, unless this version's archive is there; the archive."""
+    binaries = build.build(layout, [name])
+    archive = binaries / f"{name}.tar"
+    if not archive.exists():
+        recipe = HERE / "images" / name / "Containerfile"
+        build_archive(layout, image=own_images()[name], recipe=recipe, context=binaries, archive=archive)
+    return archive
 
 
 def build_archive(layout: Layout, *, image: str, recipe: Path, context: Path, archive: Path) -> None:

@@ -47,7 +47,7 @@ def kubectl(layout: Layout, binaries: Path) -> Kubectl:
 def up(layout: Layout, binaries: Path) -> None:
     """Start the node and wait until it is Ready, has its GPUs, and DNS is being started. Raises Failure."""
     say("starting containerd, kubelet and kube-proxy")
-    archives = images.ensure_own(layout, binaries)
+    archives = [images.ensure_own(layout, name) for name in ("pause", "coredns")]
     _write_configuration(layout)
     sandbox.make_control_groups(layout)
     programs = commands(layout, binaries)

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from images.build import Store, environment
-from images.build import build as build_images
-from images.recipes import Recipe, recipes
-
 from cluster import build, lifecycle
 from cluster import images as node_images
 from cluster.kubectl import Kubectl
-from cluster.layout import Layout, layout, version
+from cluster.layout import Layout, layout
 from cluster.progress import Failure, run_logged, say
+from images.build import Store, ensure, environment
+from images.recipes import recipes
 
 LOCAL_REGISTRY = "glm5.local"
 IMAGES = ("operator", "server-cpu", "prometheus")
@@ -31,10 +29,13 @@ class Target(Protocol):
         ...
 
 
-def known_recipes() -> dict[str, Recipe]:
-    """Return the project's image recipes, under the names that the embedded cluster uses."""
-    pins = {name: version(name) for name in ("VERSION", "SGLANG_VERSION", "DEBIAN_RELEASE")}
-    return recipes({**os.environ, **pins, "REGISTRY": LOCAL_REGISTRY})
+def build_images(cluster: Layout, names: tuple[str, ...]) -> dict[str, tuple[str, Path]]:
+    """Build the named images; each one's local name and archive. A REGISTRY does not build them anew."""
+    settings = {**os.environ, "REGISTRY": LOCAL_REGISTRY}
+    known, own = recipes(settings), node_images.own_images()
+    archives = ensure([name for name in names if name in known], settings)
+    archives |= {name: node_images.ensure_own(cluster, name) for name in names if name in own}
+    return {name: (known[name].image if name in known else own[name], archives[name]) for name in names}
 
 
 @dataclass(frozen=True)
@@ -53,18 +54,17 @@ class Embedded:
 
     def provide(self, names: tuple[str, ...]) -> dict[str, str]:
         """Build and import; an image whose archive has not changed since its import is left alone."""
-        known = known_recipes()
-        archives = build_images(names, known, self.layout.cache, version("DEBIAN_RELEASE"))
         imported = self.layout.state / "imported"
         imported.mkdir(exist_ok=True)
-        for name, archive in zip(names, archives, strict=True):
+        built = build_images(self.layout, names)
+        for name, (image, archive) in built.items():
             mark = imported / name
             if mark.exists() and mark.read_text() == archive.name:
                 continue
-            say(f"importing {known[name].image} into the node")
+            say(f"importing {image} into the node")
             node_images.load(self.layout, archive)
             mark.write_text(archive.name)
-        return {name: known[name].image for name in names}
+        return {name: image for name, (image, _) in built.items()}
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Current:
     """The reader's own cluster: images go through a registry that its nodes can pull from; nodes are never changed."""
 
     registry: str
-    cache: Path
+    layout: Layout
     kubectl: Kubectl
 
     @classmethod
@@ -91,24 +91,23 @@ class Current:
         if answer.returncode:
             raise Failure(f"The kubeconfig's current context does not answer: {answer.stderr.strip()}")
         _want_gpus(kubectl)
-        return cls(registry, embedded.cache, kubectl)
+        return cls(registry, embedded, kubectl)
 
     def provide(self, names: tuple[str, ...]) -> dict[str, str]:
         """Build and push to the registry."""
-        known = known_recipes()
-        build_images(names, known, self.cache, version("DEBIAN_RELEASE"))
-        store = Store(self.cache)
+        store = Store(self.layout.cache)
         references = {}
-        for name in names:
-            references[name] = known[name].image.replace(LOCAL_REGISTRY, self.registry, 1)
+        for name, (image, archive) in build_images(self.layout, names).items():
+            references[name] = image.replace(LOCAL_REGISTRY, self.registry, 1)
             say(f"pushing {references[name]}")
+            # A registry on this machine has no certificate; containerd and docker make the same exception.
             plain = ["--tls-verify=false"] if self.registry.startswith(("127.", "localhost")) else []
-            run_logged(
-                store.buildah("push", "-q", *plain, known[name].image, f"docker://{references[name]}"),
-                what=f"pushing {references[name]}",
-                log=store.log / f"push-{name}.log",
-                env=environment(),
-            )
+            for what, command in (
+                ("reading", ["pull", "-q", f"docker-archive:{archive}"]),
+                ("pushing", ["push", "-q", *plain, image, f"docker://{references[name]}"]),
+            ):
+                log = store.log / f"push-{name}.log"
+                run_logged(store.buildah(*command), what=f"{what} {references[name]}", log=log, env=environment())
         return references
 
 

@@ -88,21 +88,22 @@ def files(inputs: Iterable[str]) -> list[Path]:
     return sorted(path for path in listed if not any(part.endswith(FILES_THAT_DO_NOT_COUNT) for part in path.parts))
 
 
-def ensure(names: Iterable[str]) -> dict[str, Path]:
+def ensure(names: Iterable[str], environ: Mapping[str, str] = os.environ) -> dict[str, Path]:
     """Build the named images, and what they stand on, unless that is done; return the archive of each one that has one.
 
+    `environ` holds the settings that `recipes` reads.
     Raises Failure with what to do, or with the last lines of a build's log.
     """
     if os.geteuid() != 0:
         raise Failure("Building images needs root: a root file system is made, with its owners. Run this as root.")
     wanted = list(names)
-    known = recipes()
+    known = recipes(environ)
     unknown = [name for name in wanted if name not in known]
     if unknown:
         raise Failure(f"No image is called {', '.join(unknown)}; there are {', '.join(known)}.")
-    store = Store(Path(setting("CACHE")))
+    store = Store(Path(setting("CACHE", environ)))
     with store.locked():
-        return _ensure(wanted, known, store, setting("DEBIAN_RELEASE"))
+        return _ensure(wanted, known, store, setting("DEBIAN_RELEASE", environ))
 
 
 def _ensure(wanted: list[str], known: Mapping[str, Recipe], store: Store, release: str) -> dict[str, Path]:
