@@ -8,6 +8,7 @@ from cluster.kubectl import Kubectl
 from . import jobs
 from .names import CHART, CLAIM, HERE, MONITORING_NAMESPACE, OPERATOR_NAMESPACE, RELEASE
 from .target import Target, helm
+from .troubles import explained
 
 
 def namespace(kubectl: Kubectl, name: str) -> None:
@@ -23,7 +24,9 @@ def prometheus(kubectl: Kubectl, image: str) -> None:
     """Install the demo's Prometheus and wait until it answers."""
     manifest = (HERE / "manifests" / "prometheus.yaml").read_text()
     kubectl.apply(Template(manifest).safe_substitute(PROMETHEUS_IMAGE=image))
-    kubectl.run("rollout", "status", "deployment/prometheus", "-n", MONITORING_NAMESPACE, "--timeout=120s", timeout=130)
+    place = ("-n", MONITORING_NAMESPACE)
+    with explained(kubectl, MONITORING_NAMESPACE):
+        kubectl.run("rollout", "status", "deployment/prometheus", *place, "--timeout=120s", timeout=130)
 
 
 def operator(target: Target, images: dict[str, str]) -> None:
@@ -40,7 +43,8 @@ def operator(target: Target, images: dict[str, str]) -> None:
     }
     settings = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
     place = ("-n", OPERATOR_NAMESPACE)
-    helm(target, "upgrade", "--install", RELEASE, str(CHART), *place, *settings, "--wait", "--timeout=180s")
+    with explained(target.kubectl, OPERATOR_NAMESPACE):
+        helm(target, "upgrade", "--install", RELEASE, str(CHART), *place, *settings, "--wait", "--timeout=180s")
 
 
 def model(kubectl: Kubectl, namespace: str, image: str) -> None:
