@@ -29,13 +29,30 @@ class Target(Protocol):
         ...
 
 
-def build_images(cluster: Layout, names: tuple[str, ...]) -> dict[str, tuple[str, Path]]:
-    """Build the named images; each one's local name and archive. A REGISTRY does not build them anew."""
+@dataclass(frozen=True)
+class Built:
+    """An image that is built: its name in the archive, and the name that pods are to use.
+
+    The second one's tag tells its content, so that pods are made anew when an image of the same version changes.
+    """
+
+    image: str
+    archive: Path
+
+    @property
+    def reference(self) -> str:
+        """The name with a digest of the image's inputs in its tag."""
+        _, dash, key = self.archive.stem.rpartition("-")
+        return f"{self.image}-{key[:8]}" if dash else self.image
+
+
+def build_images(cluster: Layout, names: tuple[str, ...]) -> dict[str, Built]:
+    """Build the named images. A REGISTRY does not build them anew."""
     settings = {**os.environ, "REGISTRY": LOCAL_REGISTRY}
     known, own = recipes(settings), node_images.own_images()
     archives = ensure([name for name in names if name in known], settings)
     archives |= {name: node_images.ensure_own(cluster, name) for name in names if name in own}
-    return {name: (known[name].image if name in known else own[name], archives[name]) for name in names}
+    return {name: Built(known[name].image if name in known else own[name], archives[name]) for name in names}
 
 
 @dataclass(frozen=True)
@@ -57,14 +74,16 @@ class Embedded:
         imported = self.layout.state / "imported"
         imported.mkdir(exist_ok=True)
         built = build_images(self.layout, names)
-        for name, (image, archive) in built.items():
+        for name, it in built.items():
             mark = imported / name
-            if mark.exists() and mark.read_text() == archive.name:
+            if mark.exists() and mark.read_text() == it.archive.name:
                 continue
-            say(f"importing {image} into the node")
-            node_images.load(self.layout, archive)
-            mark.write_text(archive.name)
-        return {name: image for name, (image, _) in built.items()}
+            say(f"importing {it.reference} into the node")
+            node_images.load(self.layout, it.archive)
+            if it.reference != it.image:
+                node_images.ctr(self.layout, "images", "tag", "--force", it.image, it.reference)
+            mark.write_text(it.archive.name)
+        return {name: it.reference for name, it in built.items()}
 
 
 @dataclass(frozen=True)
@@ -97,14 +116,14 @@ class Current:
         """Build and push to the registry."""
         store = Store(self.layout.cache)
         references = {}
-        for name, (image, archive) in build_images(self.layout, names).items():
-            references[name] = image.replace(LOCAL_REGISTRY, self.registry, 1)
+        for name, it in build_images(self.layout, names).items():
+            references[name] = it.reference.replace(LOCAL_REGISTRY, self.registry, 1)
             say(f"pushing {references[name]}")
             # A registry on this machine has no certificate; containerd and docker make the same exception.
             plain = ["--tls-verify=false"] if self.registry.startswith(("127.", "localhost")) else []
             for what, command in (
-                ("reading", ["pull", "-q", f"docker-archive:{archive}"]),
-                ("pushing", ["push", "-q", *plain, image, f"docker://{references[name]}"]),
+                ("reading", ["pull", "-q", f"docker-archive:{it.archive}"]),
+                ("pushing", ["push", "-q", *plain, it.image, f"docker://{references[name]}"]),
             ):
                 log = store.log / f"push-{name}.log"
                 run_logged(store.buildah(*command), what=f"{what} {references[name]}", log=log, env=environment())
