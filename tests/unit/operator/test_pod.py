@@ -4,7 +4,12 @@ import pytest
 from builders import context
 
 from glm5_operator.resources.arguments import sglang_arguments
-from glm5_operator.resources.deployment import build_deployment
+from glm5_operator.resources.deployment import build_deployment as build
+from glm5_operator.resources.pod_template import merged_pod_template
+
+
+def build_deployment(made):
+    return build(made, merged_pod_template(made)[0])
 
 
 def pod_of(extra=None, **settings):

@@ -12,7 +12,9 @@ Text = Annotated[str, Field(max_length=4096)]
 class Condition(ApiModel):
     """One aspect of the object's state, in the standard form."""
 
-    type: str = Field(description="Available, Progressing, Degraded, BackendVerified or DecodeHealthy.")
+    type: str = Field(
+        description="Available, Progressing, Degraded, BackendVerified, DecodeHealthy or PodTemplateMerged."
+    )
     status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
     observed_generation: int = Field(default=0, ge=0, description="Generation of the spec that this speaks of.")
     last_transition_time: str = Field(
@@ -72,7 +74,8 @@ class GLM5DeploymentStatus(ApiModel):
     conditions: list[Condition] = Field(
         default_factory=list,
         max_length=16,
-        description="Available, Progressing, Degraded, BackendVerified and DecodeHealthy.",
+        description="Available, Progressing, Degraded, BackendVerified, DecodeHealthy; PodTemplateMerged where one is "
+        "given.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     backend: Backend | None = Field(default=None, description="The attention backend, as the pods report it.")

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 # A condition whose status is this when all is well.
-HEALTHY = {"Available": "True", "Degraded": "False", "BackendVerified": "True", "DecodeHealthy": "True"}
+HEALTHY = {
+    "Available": "True",
+    "Degraded": "False",
+    "BackendVerified": "True",
+    "DecodeHealthy": "True",
+    "PodTemplateMerged": "True",
+}
 
 
 @dataclass(frozen=True)

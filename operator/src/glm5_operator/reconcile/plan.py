@@ -9,6 +9,7 @@ from glm5_operator.resources.context import Context
 from glm5_operator.resources.deployment import build_deployment
 from glm5_operator.resources.disruption_budget import build_disruption_budget
 from glm5_operator.resources.pod_monitor import build_pod_monitor
+from glm5_operator.resources.pod_template import merged_pod_template
 from glm5_operator.resources.service import build_service
 
 from .difference import agrees, projection, spec_hash, with_hash
@@ -51,7 +52,7 @@ def wanted_children(context: Context, *, pod_monitor_api: bool) -> dict[str, Man
         "PodDisruptionBudget": build_disruption_budget(context),
         "PodMonitor": build_pod_monitor(context, api_present=pod_monitor_api),
         "HorizontalPodAutoscaler": build_autoscaler(context),
-        "Deployment": build_deployment(context),
+        "Deployment": build_deployment(context, merged_pod_template(context)[0]),
     }
     return {kind: with_hash(manifest) for kind in CHILD_KINDS if (manifest := built[kind]) is not None}
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glm5_operator.resources.context import Context
+from glm5_operator.resources.pod_template import merged_pod_template
 
 from .conditions import HEALTHY, Condition, merge_conditions
 from .decode import Reading, combine, next_decode, unhealthy
@@ -53,6 +54,8 @@ def build_status(
         _backend_verified(context, observed, ready, readings),
         _decode_healthy(context, ready, readings),
     ]
+    if context.spec.pod_template:
+        conditions.append(_pod_template_merged(context))
     status: dict[str, Any] = {
         "observedGeneration": generation,
         "replicas": len(observed.pods),
@@ -234,6 +237,14 @@ def _decode_healthy(context: Context, ready: Sequence[PodView], readings: Mappin
     if not any(reading.window.steps for reading in readings.values()):
         return Condition("DecodeHealthy", None, "Idle", "no decode step was made in the last seconds")
     return Condition("DecodeHealthy", True, "AsExpected", "steps end in time and ranks keep pace")
+
+
+def _pod_template_merged(context: Context) -> Condition:
+    kept = merged_pod_template(context)[1]
+    if not kept:
+        return Condition("PodTemplateMerged", True, "AsWished", "spec.podTemplate is merged into the pod")
+    message = f"kept as generated, since the server would not work otherwise: {', '.join(kept[:10])}"
+    return Condition("PodTemplateMerged", False, "FieldsKept", message)
 
 
 def _state(context: Context, observed: Observed, ready: Sequence[PodView]) -> str:

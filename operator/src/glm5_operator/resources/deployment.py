@@ -34,8 +34,11 @@ def progress_deadline_seconds(context: Context) -> int:
     return grace_seconds(context) + _PULL_SECONDS + seconds(context.spec.startup.timeout)
 
 
-def build_deployment(context: Context) -> dict[str, Any]:
-    """The Deployment. Its replicas are always sent: a child scaled by hand goes back to what the object says."""
+def build_deployment(context: Context, template: dict[str, Any]) -> dict[str, Any]:
+    """The Deployment around a pod template.
+
+    Its replicas are always sent: a child scaled by hand goes back to what the object says.
+    """
     surge = context.spec.rollout.surge
     return {
         "apiVersion": "apps/v1",
@@ -50,13 +53,13 @@ def build_deployment(context: Context) -> dict[str, Any]:
             },
             "revisionHistoryLimit": 3,
             "progressDeadlineSeconds": progress_deadline_seconds(context),
-            "template": pod_template(context),
+            "template": template,
         },
     }
 
 
 def pod_template(context: Context) -> dict[str, Any]:
-    """The pod."""
+    """The pod, before the user's podTemplate is merged in."""
     spec = context.spec
     init_containers = [exporter_container(context)]
     if (download := download_container(context)) is not None:
