@@ -18,7 +18,8 @@ from .debian import root_file_system
 from .recipes import REPOSITORY, Recipe, recipes, setting
 
 CERTIFICATES = "/etc/ssl/certs"
-FILES_THAT_DO_NOT_COUNT = ("__pycache__", ".egg-info")
+# As in .dockerignore: a build makes its own.
+FILES_THAT_DO_NOT_COUNT = ("__pycache__", ".egg-info", ".so")
 
 
 class Store:
@@ -50,9 +51,9 @@ class Store:
         return ["buildah", *roots, *arguments]
 
     def has(self, recipe: Recipe, key: str) -> bool:
-        """Return whether the image of this key is here, and in an archive if it is to be."""
-        if recipe.archived and not self.archive(recipe, key).exists():
-            return False
+        """Return whether the image of this key is here: its archive, or, of one to build on, itself."""
+        if recipe.archived:
+            return self.archive(recipe, key).exists()
         inspect = self.buildah("inspect", "--type", "image", "--format", "{{.OCIv1.Config.Labels}}", recipe.image)
         found = subprocess.run(inspect, env=environment(), capture_output=True, text=True, check=False)
         return f"{KEY_LABEL}:{key}" in found.stdout
@@ -74,7 +75,7 @@ def environment() -> dict[str, str]:
 
 def key(recipe: Recipe, base_key: str) -> str:
     """Return 16 hexadecimal digits that change when an input of the image or of its base does."""
-    digest = hashlib.sha256(f"{recipe.image} {base_key}".encode())
+    digest = hashlib.sha256(f"{recipe.image} {base_key} {sorted(recipe.arguments.items())}".encode())
     for path in files(recipe.inputs):
         digest.update(f"\0{path.relative_to(REPOSITORY)}\0{path.stat().st_mode & 0o111:o}\0".encode())
         digest.update(path.read_bytes())
@@ -144,9 +145,10 @@ def _build_one(recipe: Recipe, inputs_key: str, known: Mapping[str, Recipe], sto
         arguments += ["--label", f"{KEY_LABEL}={inputs_key}", "--volume", f"{store.pip}:/root/.cache/pip"]
         if recipe.base is not None:
             arguments += ["--build-arg", f"BASE={known[recipe.base].image}"]
-        if Path(
-            CERTIFICATES
-        ).is_dir():  # the host's, so that a build behind a company's proxy trusts what the host does
+        for name, value in recipe.arguments.items():
+            arguments += ["--build-arg", f"{name}={value}"]
+        # The host's certificates: a build behind a company's proxy trusts what the host does.
+        if Path(CERTIFICATES).is_dir():
             arguments += ["--volume", f"{CERTIFICATES}:{CERTIFICATES}:ro"]
         command = store.buildah("build", "--pull-never", *arguments, context)
         run_logged(command, what=f"building {recipe.image}", log=log, env=environment())

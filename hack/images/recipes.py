@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster.layout import version
@@ -15,7 +15,7 @@ class Recipe:
     """One image.
 
     `inputs` are the files and folders of the repository that decide what is in it, `base` is the recipe that it builds
-    on, and `archived` says whether nodes need it (the others are only built on).
+    on, `archived` says whether nodes need it (the others are only built on), and `arguments` are the Dockerfile's.
     """
 
     name: str
@@ -24,6 +24,7 @@ class Recipe:
     inputs: tuple[str, ...]
     base: str | None = None
     archived: bool = True
+    arguments: Mapping[str, str] = field(default_factory=dict)
 
 
 def setting(name: str, environ: Mapping[str, str] = os.environ) -> str:
@@ -65,6 +66,24 @@ def recipes(environ: Mapping[str, str] = os.environ) -> dict[str, Recipe]:
             dockerfile="images/server/Dockerfile",
             inputs=server,
             base="sglang-cpu",
+            arguments={"KERNEL": "none"},
+        ),
+        Recipe(
+            name="sglang",
+            image=f"localhost/glm5-sglang:{setting('SGLANG_VERSION', environ)}",
+            dockerfile="images/sglang/Dockerfile",
+            inputs=("images/sglang",),
+            base="debian",
+            archived=False,
+            arguments={"SGLANG_VERSION": setting("SGLANG_VERSION", environ)},
+        ),
+        Recipe(
+            name="server",
+            image=f"{registry}/glm5-server:{release}",
+            dockerfile="images/server/Dockerfile",
+            inputs=server,
+            base="sglang",
+            archived=False,
         ),
     )
     return {recipe.name: recipe for recipe in listed}
