@@ -17,6 +17,7 @@ from .panels import (
     Table,
     build_dashboard,
     label_variable,
+    sglang,
 )
 from .panels import PromQueryFormat as Format
 
@@ -26,7 +27,9 @@ RATE = "$__rate_interval"
 def per_second(metric: str, *, by: str = "", more: str = "") -> str:
     """Return the summed rate of a counter."""
     group = f" by ({by})" if by else ""
-    return f"sum{group}(rate({metric}{{{SELECTOR}{more}}}[{RATE}]))"
+    where = SELECTOR + more
+    series = sglang(metric.removeprefix("sglang:"), where) if metric.startswith("sglang:") else f"{metric}{{{where}}}"
+    return f"sum{group}(rate({series}[{RATE}]))"
 
 
 def mean(histogram: str, *, by: str = "") -> str:
@@ -106,7 +109,7 @@ OVERVIEW = Row(
             "Queued",
             "Requests that wait for a place in the batch (SGLang samples this every 40 decode steps).",
             "none",
-            [Query(f"sum(sglang:num_queue_reqs{{{SELECTOR}}})")],
+            [Query(f"sum({sglang('num_queue_reqs', SELECTOR)})")],
             thresholds=[(1, ORANGE), (50, RED)],
         ),
         Stat(
@@ -125,7 +128,6 @@ OVERVIEW = Row(
                 Query(
                     f"glm5_backend_info{{{SELECTOR}}} * on (namespace, pod, deployment) group_left ()"
                     f" glm5_backend_verified{{{SELECTOR}}}",
-                    instant=True,
                     format=Format.TABLE,
                 )
             ],
@@ -220,13 +222,13 @@ RANKS = Row(
             "Cast per step, by rank",
             "Mean time that a step spends in casts, on each rank.",
             "s",
-            [Query(mean(CAST, by="pod, rank"), "{{pod}} {{rank}}")],
+            [Query(mean(CAST, by="pod, rank"), "{{pod}} rank {{rank}}")],
         ),
         Series(
             "Attention per step, by rank",
             "Mean time that a step spends in attention kernels, on each rank. One rank that stands out is a slow GPU.",
             "s",
-            [Query(mean(ATTENTION, by="pod, rank"), "{{pod}} {{rank}}")],
+            [Query(mean(ATTENTION, by="pod, rank"), "{{pod}} rank {{rank}}")],
         ),
         Series(
             "Slowest rank to median",
@@ -293,7 +295,7 @@ BATCH = Row(
             "Accepted draft length",
             "With speculative decoding: tokens a verify step accepts on average. Empty without it.",
             "none",
-            [Query(f"avg by (pod) (sglang:spec_accept_length{{{SELECTOR}}} > 0)", "{{pod}}")],
+            [Query(f"avg by (pod) ({sglang('spec_accept_length', SELECTOR)} > 0)", "{{pod}}")],
         ),
     ],
 )
@@ -334,7 +336,7 @@ POOL = Row(
             "Part of the KV pool's rows that hold a request's or a cached prefix's tokens. The line is where the alert"
             " stands: beyond it requests wait or are pushed back.",
             "percentunit",
-            [Query(f"max by (pod) (sglang:token_usage{{{SELECTOR}}})", "{{pod}}")],
+            [Query(f"max by (pod) ({sglang('token_usage', SELECTOR)})", "{{pod}}")],
             maximum=1,
             limit=0.95,
         ),
@@ -342,13 +344,20 @@ POOL = Row(
             "Queue",
             "Requests waiting for a place in the batch, by pod.",
             "none",
-            [Query(f"sum by (pod) (sglang:num_queue_reqs{{{SELECTOR}}})", "{{pod}}")],
+            [Query(f"sum by (pod) ({sglang('num_queue_reqs', SELECTOR)})", "{{pod}}")],
         ),
         Series(
             "Requests pushed back",
             "Running requests that lost their KV rows to others and start over (retractions), per second.",
             "reqps",
-            [Query(f"{per_second('sglang:num_retracted_requests_total', by='pod')}", "{{pod}}")],
+            [
+                # SGLang has no such series before the first one.
+                Query(
+                    per_second("sglang:num_retracted_requests_total", by="pod")
+                    + f" or max by (pod) ({sglang('token_usage', SELECTOR)}) * 0",
+                    "{{pod}}",
+                )
+            ],
         ),
     ],
 )

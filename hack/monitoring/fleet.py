@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .panels import BLUE, RED, Query, Row, Series, Stat, Table, build_dashboard, label_variable
+from .panels import BLUE, RED, Query, Row, Series, Stat, Table, build_dashboard, label_variable, sglang
 from .panels import PromQueryFormat as Format
 
 WHERE = 'namespace=~"$namespace"'
@@ -22,7 +22,7 @@ def share(part: str, whole: str) -> str:
 def one_row(expr: str) -> Query:
     """Return a query for one column of the table, keyed by namespace/deployment."""
     labelled = f'label_join({expr}, "key", "/", "namespace", "deployment")'
-    return Query(labelled, instant=True, format=Format.TABLE)
+    return Query(labelled, format=Format.TABLE)
 
 
 CAST_SHARE = share("glm5_decode_cast_seconds_sum", "glm5_decode_step_seconds_sum")
@@ -73,8 +73,8 @@ NOW = Row(
                 one_row(share("glm5_decode_step_seconds_sum", "glm5_decode_step_seconds_count")),
                 one_row(CAST_SHARE),
                 one_row(f"sum by (namespace, deployment) (glm5_decode_running_requests{{{WHERE}}})"),
-                one_row(f"sum by (namespace, deployment) (sglang:num_queue_reqs{{{WHERE}}})"),
-                one_row(f"max by (namespace, deployment) (sglang:token_usage{{{WHERE}}})"),
+                one_row(f"sum by (namespace, deployment) ({sglang('num_queue_reqs', WHERE)})"),
+                one_row(f"max by (namespace, deployment) ({sglang('token_usage', WHERE)})"),
                 one_row(f"sum by (namespace, deployment) (glm5_rank_up{{{WHERE}}})"),
             ],
             columns={
@@ -138,7 +138,7 @@ TIME = Row(
             [
                 Query(
                     "histogram_quantile(0.95, sum by (namespace, deployment, le)"
-                    f" (rate(sglang:time_to_first_token_seconds_bucket{{{WHERE}}}[{RATE}])))",
+                    f" (rate({sglang('time_to_first_token_seconds_bucket', WHERE)}[{RATE}])))",
                     "{{namespace}}/{{deployment}}",
                 )
             ],
@@ -154,7 +154,7 @@ TIME = Row(
                     "running {{namespace}}/{{deployment}}",
                 ),
                 Query(
-                    f"sum by (namespace, deployment) (sglang:num_queue_reqs{{{WHERE}}})",
+                    f"sum by (namespace, deployment) ({sglang('num_queue_reqs', WHERE)})",
                     "queued {{namespace}}/{{deployment}}",
                 ),
             ],
@@ -164,7 +164,7 @@ TIME = Row(
             "KV pool in use",
             "The fullest pod's pool, by deployment. The line is where the alert stands.",
             "percentunit",
-            [Query(f"max by (namespace, deployment) (sglang:token_usage{{{WHERE}}})", "{{namespace}}/{{deployment}}")],
+            [Query(f"max by (namespace, deployment) ({sglang('token_usage', WHERE)})", "{{namespace}}/{{deployment}}")],
             width=12,
             maximum=1,
             limit=0.95,
@@ -182,7 +182,6 @@ MODES = Row(
             [
                 Query(
                     f"count by (namespace, deployment, kv_cast, kernel, sglang, gpu) (glm5_backend_info{{{WHERE}}})",
-                    instant=True,
                     format=Format.TABLE,
                 )
             ],
@@ -201,7 +200,7 @@ MODES = Row(
             "Alerts firing",
             "Alerts of this project that fire now.",
             "none",
-            [Query(ALERTS, instant=True, format=Format.TABLE)],
+            [Query(ALERTS, format=Format.TABLE)],
             columns={
                 "alertname": "Alert",
                 "severity": "Severity",

@@ -111,7 +111,6 @@ WORK = Row(
             [
                 Query(
                     'glm5_deployment_condition{type!~"Degraded|Progressing",status!="True"} == 1',
-                    instant=True,
                     format=Format.TABLE,
                 )
             ],

@@ -17,6 +17,16 @@ TAG = "glm5"
 COLUMNS = 24
 SELECTOR = 'namespace=~"$namespace",deployment=~"$deployment",pod=~"$pod"'
 
+
+def sglang(metric: str, where: str) -> str:
+    """Return a selector of one of SGLang's series.
+
+    Its client library writes ``sglang:name`` in one format and ``sglang_name`` in another, and which one a Prometheus
+    asks for depends on its version.
+    """
+    return f'{{__name__=~"sglang[:_]{metric}",{where}}}'
+
+
 GREEN, ORANGE, RED, BLUE, GREY = "green", "orange", "red", "blue", "#8e8e8e"
 
 
@@ -26,7 +36,6 @@ class Query:
 
     expr: str
     legend: str = ""
-    instant: bool = False
     format: PromQueryFormat = PromQueryFormat.TIME_SERIES
 
 
@@ -44,13 +53,14 @@ class Panel:
 
 @dataclass(frozen=True)
 class Stat(Panel):
-    """One number (or a few), coloured by ``thresholds``: (from, colour) pairs above the base colour."""
+    """One number, coloured by ``thresholds``: (from, colour) pairs above the base colour.
+
+    Asked for as it is now: over a range the last number would stay when its series has ended.
+    """
 
     base: str = GREEN
     thresholds: Sequence[tuple[float, str]] = ()
     decimals: int | None = None
-    text: bool = False
-    """Show the series' name instead of its value."""
     no_value: str = "no data"
     width: int = 3
     height: int = 4
@@ -92,10 +102,10 @@ class Row:
     panels: Sequence[Panel]
 
 
-def _target(query: Query, position: int) -> prometheus.Dataquery:
+def _target(query: Query, position: int, *, instant: bool) -> prometheus.Dataquery:
     target = prometheus.Dataquery().expr(query.expr).ref_id(chr(ord("A") + position)).datasource(DATASOURCE)
     target = target.legend_format(query.legend or "__auto").format(query.format)
-    return target.instant() if query.instant else target.range()
+    return target.instant() if instant else target.range()
 
 
 def _thresholds(base: str, steps: Sequence[tuple[float, str]]) -> dashboard.ThresholdsConfig:
@@ -106,10 +116,10 @@ def _thresholds(base: str, steps: Sequence[tuple[float, str]]) -> dashboard.Thre
 def _stat(panel: Stat) -> stat.Panel:
     built = (
         stat.Panel()
-        .graph_mode(common_model.BigValueGraphMode.NONE if panel.text else common_model.BigValueGraphMode.AREA)
+        .graph_mode(common_model.BigValueGraphMode.NONE)
         .color_mode(common_model.BigValueColorMode.VALUE)
         .justify_mode(common_model.BigValueJustifyMode.CENTER)
-        .text_mode(common_model.BigValueTextMode.NAME if panel.text else common_model.BigValueTextMode.AUTO)
+        .text_mode(common_model.BigValueTextMode.AUTO)
         .wide_layout(False)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
         .thresholds(_thresholds(panel.base, panel.thresholds))
@@ -201,7 +211,7 @@ def _build(panel: Panel, number: int, position: model.GridPos) -> Any:
         .grid_pos(position)
     )
     for index, query in enumerate(panel.queries):
-        built = built.with_target(_target(query, index))
+        built = built.with_target(_target(query, index, instant=isinstance(panel, Stat | Table)))
     return built
 
 

@@ -22,8 +22,8 @@ SECTIONS = {
     "rank": """\
 ## Of each rank (label `rank`)
 
-One series a rank, that is a GPU. Histograms have buckets from {low:g} us to {high:g} s, neighbours a factor of about
-1.6 apart: a quantile from them is right to a fifth or so, while `_sum` over `_count` is exact.
+One series a rank, that is a GPU. Histograms have buckets from {low:g} us to {high:g} s; up to 1 s neighbours are a
+factor of about 1.6 apart, so that a quantile is right to a fifth or so, while `_sum` over `_count` is exact.
 """,
     "pod": """\
 ## Of each pod (from rank 0)
@@ -52,9 +52,12 @@ TAIL = """\
 ## From SGLang
 
 The dashboards and alerts also use these of SGLang's own: `sglang:num_queue_reqs`, `sglang:token_usage` and
-`sglang:spec_accept_length` (gauges that SGLang renews every 40 decode steps), `sglang:time_to_first_token_seconds`
-and `sglang:e2e_request_latency_seconds` (histograms, a value a request), `sglang:num_requests_total`,
-`sglang:num_aborted_requests_total` and `sglang:num_retracted_requests_total`. SGLang renders its page inside the
+`sglang:spec_accept_length` (gauges that SGLang renews every 40 decode steps), `sglang:time_to_first_token_seconds` and
+`sglang:e2e_request_latency_seconds` (histograms, a value a request), `sglang:num_requests_total`,
+`sglang:num_aborted_requests_total`, `sglang:num_retracted_requests_total` and `sglang:http_responses_total`.
+
+A Prometheus of version 2 stores them as `sglang_...`, because SGLang's client library writes an underscore for the
+colon in the format that it negotiates; dashboards and alerts ask for both names. SGLang renders its page inside the
 server's own event loop: do not scrape it more often than every 15 s.
 """
 

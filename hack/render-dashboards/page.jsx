@@ -15,6 +15,7 @@ import { BigValue, GlobalStyles, PanelChrome, Table, TimeSeries } from "@grafana
 import { useEffect, useRef } from "react";
 import { createRoot } from "react-dom/client";
 import { lastValueFrom } from "rxjs";
+import chartStyle from "uplot/dist/uPlot.min.css";
 
 const { dashboard, from, to, scrape, theme: mode } = window.settings;
 const theme = createTheme({ colors: { mode } });
@@ -73,6 +74,17 @@ async function rangeFrames(target, width) {
       ],
     });
   });
+}
+
+async function instantFrames(target) {
+  const result = await prometheus("query", { query: expand(target.expr, scrape), time: to });
+  return result.map(({ metric, value }) => toDataFrame({
+    refId: target.refId,
+    fields: [
+      { name: "Time", type: FieldType.time, values: [to * 1000] },
+      { name: "Value", type: FieldType.number, labels: metric, values: [Number(value[1])].map((v) => (Number.isFinite(v) ? v : null)) },
+    ],
+  }));
 }
 
 async function tableFrame(target, several) {
@@ -149,7 +161,7 @@ async function load(panel) {
     const transformed = await lastValueFrom(transformDataFrame(panel.transformations ?? [], frames));
     return { frames: transformed.map((frame) => configure(frame, panel, {}, "thresholds", 0)) };
   }
-  const groups = await Promise.all(panel.targets.map((target) => rangeFrames(target, width)));
+  const groups = await Promise.all(panel.targets.map((target) => (target.instant ? instantFrames(target) : rangeFrames(target, width))));
   const colors = panel.type === "timeseries" ? "palette-classic" : "thresholds";
   return { frames: groups.flat().map((frame, index) => configure(frame, panel, SERIES_DEFAULTS, colors, index)) };
 }
@@ -164,7 +176,7 @@ function Content({ panel, frames, width, height }) {
     const value = field.display(values[values.length - 1]);
     return (
       <BigValue theme={theme} width={width} height={height} value={value} colorMode={panel.options.colorMode}
-        graphMode={panel.options.graphMode} justifyMode="center" sparkline={{ y: field, x: frames[0].fields[0], timeRange }} />
+        graphMode={panel.options.graphMode} justifyMode="center" />
     );
   }
   if (!frames.length || !frames[0].length) return empty("No data");
@@ -180,6 +192,7 @@ function Board({ panels }) {
   return (
     <ThemeContext.Provider value={theme}>
       <GlobalStyles />
+      <style>{chartStyle}</style>
       <h3 style={{ margin: "10px 16px", height: 24 }}>{dashboard.title}</h3>
       <div style={{ position: "relative", height: Math.max(...panels.map(({ panel: { gridPos: p } }) => p.y + p.h)) * CELL.height + 16 }}>
         {panels.map(({ panel, frames, error }) => {

@@ -36,8 +36,12 @@ const bundle = await esbuild.build({
   write: false,
   format: "esm",
   jsx: "automatic",
+  // The CommonJS builds: in the others esbuild mistakes the default exports of some libraries.
+  alias: Object.fromEntries(
+    ["@grafana/ui", "@grafana/data", "@grafana/schema"].map((name) => [name, fileURLToPath(import.meta.resolve(name)).replace("/esm/index.mjs", "/cjs/index.cjs")]),
+  ),
   define: { "process.env.NODE_ENV": '"production"', global: "window" },
-  loader: { ".svg": "text", ".css": "empty" },
+  loader: { ".svg": "text", ".css": "text" },
   logLevel: "error",
 });
 const end = Number(options.end ?? Date.now() / 1000);

@@ -111,7 +111,7 @@ def test_what_every_rank_sees_alike_is_counted_once_and_not_eight_times(scrape, 
 
 def test_histograms_are_cumulative_and_end_with_their_count(scrape, start_rank):
     rank = start_rank()
-    for milliseconds in (0.004, 8, 8, 20, 2000):
+    for milliseconds in (0.004, 8, 8, 20, 20_000):
         rank.record(step(step_ms=milliseconds))
     scrape()
     buckets = [sample.value for sample in scrape.all("glm5_decode_step_seconds_bucket")]
@@ -120,7 +120,7 @@ def test_histograms_are_cumulative_and_end_with_their_count(scrape, start_rank):
     assert buckets[-1] == scrape.value("glm5_decode_step_seconds_count", rank="0") == 5
     assert buckets[-2] == 4
     assert scrape.value("glm5_decode_step_seconds_bucket", rank="0", le="0.01") == 3
-    assert scrape.value("glm5_decode_step_seconds_sum", rank="0") == pytest.approx(2.036004)
+    assert scrape.value("glm5_decode_step_seconds_sum", rank="0") == pytest.approx(20.036004)
 
 
 def test_gauges_of_the_last_seconds_fall_to_zero_when_the_server_is_idle(scrape, start_rank, clock):
