@@ -52,6 +52,27 @@ test-cluster: venv ## Tests on a real cluster, which they start and stop (as roo
 
 test: lint types test-unit test-backend test-cluster ## All checks: lint, types, unit tests, SGLang's, the cluster's
 
+##@ Monitoring
+.PHONY: dashboards-check dashboards-render bench-exporter
+RENDER     := hack/render-dashboards
+DASHBOARDS := $(wildcard charts/glm5-operator/dashboards/*.json)
+PROMETHEUS ?= http://127.0.0.1:9090
+MINUTES    ?= 15
+$(RENDER)/node_modules/.ready: $(RENDER)/package.json
+	npm install --prefix $(RENDER) --no-audit --no-fund --no-package-lock --ignore-scripts --silent
+	@touch $@
+
+dashboards-check: $(RENDER)/node_modules/.ready ## Check the dashboards against Grafana's published schema (Node)
+	node $(RENDER)/check-schema.mjs $(DASHBOARDS)
+
+dashboards-render: $(RENDER)/node_modules/.ready ## Pictures of the last MINUTES= from PROMETHEUS= in build/ (Node, Chromium)
+	@mkdir -p build
+	@for board in $(DASHBOARDS); do node $(RENDER)/render.mjs --dashboard $$board --prometheus $(PROMETHEUS) \
+	    --minutes $(MINUTES) --out build/$$(basename $$board .json).png || status=1; done; exit $${status:-0}
+
+bench-exporter: venv ## What the exporter costs at 8 ranks and 200 steps/s, into docs/benchmarks/exporter.json
+	$(BIN)/python -m glm5_mla.bench.exporter --out docs/benchmarks/exporter.json
+
 ##@ Images
 .PHONY: images sglang-env
 # All of them, or those that IMAGES= names (operator, server-cpu, server).

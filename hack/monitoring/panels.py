@@ -278,6 +278,10 @@ def build_dashboard(
             number, left, tallest = number + 1, left + panel.width, max(tallest, panel.height)
         top += tallest
     result: dict[str, Any] = json.loads(json.dumps(built.build(), cls=JSONEncoder))
+    # The builder writes the fields of interval variables into all kinds; the schema knows them on that kind only.
+    for variable in result["templating"]["list"]:
+        for name in ("auto", "auto_min", "auto_count"):
+            variable.pop(name, None)
     # The typed builder knows no query in an annotation; Grafana's Prometheus data source takes it beside the rest.
     result["annotations"] = {"list": list(annotations)}
     return result
