@@ -30,24 +30,32 @@ class Store:
         self.log = cache / "log"
         self.pip = cache / "pip"
         self._storage = cache / "buildah"
+        # What is mounted now: not in the cache, as it must not outlive a reboot.
+        self._run = Path("/run/glm5-buildah", hashlib.sha256(bytes(cache.absolute())).hexdigest()[:8])
         for directory in (self.archives, self.log, self.pip, self._storage):
             directory.mkdir(parents=True, exist_ok=True)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other builds out of this store: they wait here, and then find what this one built."""
+        """Keep other builds out of this store: they wait here, and then find what this one built.
+
+        Afterwards nothing of the store is mounted: buildah itself leaves a mount behind.
+        """
         with (self.archives / ".lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 say("waiting for another build of images to end")
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+            try:
+                yield
+            finally:
+                # It fails where nothing was built: then there is no such mount.
+                subprocess.run(["umount", self._storage / "overlay"], stderr=subprocess.DEVNULL, check=False)
 
     def buildah(self, *arguments: str | Path) -> list[str | Path]:
         """Return a buildah command line that works in this store."""
-        # Its run directory lies outside the cache: it must not outlive a reboot.
-        roots = ("--root", self._storage, "--runroot", "/run/glm5-buildah", "--storage-driver", "overlay")
+        roots = ("--root", self._storage, "--runroot", self._run, "--storage-driver", "overlay")
         return ["buildah", *roots, *arguments]
 
     def has(self, recipe: Recipe, key: str) -> bool:
