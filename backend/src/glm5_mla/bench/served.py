@@ -63,6 +63,17 @@ SHAPE = {
     "eos_token_id": 1,
 }
 
+# The same as GLM-5's own architecture, with its sparse indexer.
+SPARSE = {
+    "architectures": ["GlmMoeDsaForCausalLM"],
+    "model_type": "glm_moe_dsa",
+    "index_topk": 2048,
+    "index_head_dim": 128,
+    "index_n_heads": 32,
+    "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+    "max_position_embeddings": 202752,
+}
+
 
 class Way(NamedTuple):
     """A way to serve that is measured."""
@@ -72,6 +83,8 @@ class Way(NamedTuple):
     kv_cast: str | None
     kernel: str
     timing: bool = True
+    sparse: bool = False
+    page_size: int = 1
 
 
 WAYS = {
@@ -85,6 +98,7 @@ WAYS = {
         Way("untimed-cuda", "flashinfer", "Never", "cuda", timing=False),
         Way("untimed-flashinfer", "flashinfer", "Never", "flashinfer", timing=False),
         Way("sglang-triton", "triton", None, "sglang-triton", timing=False),
+        Way("sparse", "dsa", None, "sglang-dsa", sparse=True, page_size=64),
     )
 }
 
@@ -95,12 +109,15 @@ class Reply(NamedTuple):
     seconds: float
     output_tokens: int
     cached_tokens: int
+    output_ids: list[list[int]]
+    likely: list[list[dict[int, float]]]
+    """For each request and output position the likeliest tokens and their log-probabilities, if asked for."""
 
 
-def write_model(folder: Path, layers: int) -> None:
+def write_model(folder: Path, layers: int, sparse: bool = False) -> None:
     """Write the model's only file, its configuration; weights are dummies of SGLang's."""
     folder.mkdir(parents=True, exist_ok=True)
-    shape = {**SHAPE, "num_hidden_layers": layers, "first_k_dense_replace": layers}
+    shape = {**SHAPE, **(SPARSE if sparse else {}), "num_hidden_layers": layers, "first_k_dense_replace": layers}
     (folder / "config.json").write_text(json.dumps(shape))
 
 
@@ -120,9 +137,10 @@ class Server:
         }
         if way.kv_cast is not None:
             environment["GLM5_KV_CAST"] = way.kv_cast
-        command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model), "--load-format", "dummy"]
+        command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)]
         command += ["--attention-backend", way.backend, "--kv-cache-dtype", "fp8_e4m3", "--skip-tokenizer-init"]
         command += ["--grammar-backend", "none", "--skip-server-warmup", "--host", "127.0.0.1", "--port", str(port)]
+        command += ["--page-size", str(way.page_size)]
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
                 [*command, *arguments], stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
@@ -145,16 +163,27 @@ class Server:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
-    def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Reply:
-        """Generate exactly `new_tokens` for each prompt of token ids, all of them in one batch."""
+    def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, likely: int = 0) -> Reply:
+        """Generate exactly `new_tokens` for each prompt of token ids, all of them in one batch; greedily.
+
+        With `likely`, the reply tells that many of the likeliest tokens at every output position.
+        """
         sampling = {"max_new_tokens": new_tokens, "ignore_eos": True, "temperature": 0}
+        body: dict[str, Any] = {"input_ids": [list(prompt) for prompt in prompts], "sampling_params": sampling}
+        if likely:
+            body |= {"return_logprob": True, "top_logprobs_num": likely}
         start = time.perf_counter()
-        replies = self._post(
-            "/generate", {"input_ids": [list(prompt) for prompt in prompts], "sampling_params": sampling}
-        )
+        text = self._post("/generate", body)
         seconds = time.perf_counter() - start
-        meta = [reply["meta_info"] for reply in json.loads(replies)]
-        return Reply(seconds, sum(m["completion_tokens"] for m in meta), sum(m["cached_tokens"] for m in meta))
+        replies = json.loads(text)
+        tokens, cached = (sum(r["meta_info"][name] for r in replies) for name in ("completion_tokens", "cached_tokens"))
+        tops = [
+            [{token: value for value, token, _ in position} for position in reply["meta_info"]["output_top_logprobs"]]
+            if likely
+            else []
+            for reply in replies
+        ]
+        return Reply(seconds, tokens, cached, [reply["output_ids"] for reply in replies], tops)
 
     def start_profile(self, folder: Path, steps: int) -> None:
         """Have the next `steps` forwards traced by torch's profiler into `folder`."""
@@ -173,6 +202,6 @@ class Server:
         return text
 
 
-def prompts(requests: int, tokens: int) -> list[list[int]]:
+def prompts(requests: int, tokens: int, vocabulary: int = VOCABULARY) -> list[list[int]]:
     """Make seeded prompts; request i's are the same whatever the length, so that a longer one extends a cached one."""
-    return [random.Random(i).choices(range(2, VOCABULARY), k=tokens) for i in range(requests)]
+    return [random.Random(i).choices(range(2, vocabulary), k=tokens) for i in range(requests)]

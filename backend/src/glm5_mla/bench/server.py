@@ -149,10 +149,13 @@ class Report:
         self._path.write_text(json.dumps(self.content, indent=1) + "\n")
 
 
-def start(ways: Sequence[Way], model: Path, work: Path, arguments: Sequence[str], report: Report) -> list[Server]:
+def start(ways: Sequence[Way], work: Path, arguments: Sequence[str], report: Report) -> list[Server]:
     """Start servers side by side on the GPU (idle ones take none of its time); report those that don't come up."""
     begin = time.time()
-    starting = [Server(way, model, work, FIRST_PORT + 1000 * i, arguments) for i, way in enumerate(ways)]
+    starting = [
+        Server(way, work / ("sparse" if way.sparse else "dense"), work, FIRST_PORT + 1000 * i, arguments)
+        for i, way in enumerate(ways)
+    ]
     running = []
     for server in starting:
         try:
@@ -189,11 +192,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report.add("numerics", result)
     with tempfile.TemporaryDirectory(prefix="glm5-bench-") as folder:
         work = Path(folder)
-        write_model(work / "model", args.layers)
-        fixed = ["--max-total-tokens", str(args.pool), "--page-size", "1", "--context-length", "200000"]
+        write_model(work / "dense", args.layers)
+        write_model(work / "sparse", args.layers, sparse=True)
+        fixed = ["--load-format", "dummy", "--max-total-tokens", str(args.pool)]
+        fixed += ["--context-length", "200000"]
         fixed += ["--chunked-prefill-size", "8192", "--max-running-requests", "32", *args.argument]
         for wave in args.wave:
-            servers = start([WAYS[name] for name in wave.split(",")], work / "model", work, fixed, report)
+            servers = start([WAYS[name] for name in wave.split(",")], work, fixed, report)
             try:
                 run_wave(servers, work, args, report)
             finally:

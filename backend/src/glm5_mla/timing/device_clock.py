@@ -21,7 +21,7 @@ from glm5_mla.timing.clock import Reading
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-WATCHED_LAYERS = 4
+WATCHED_LAYERS = 2
 RING = 1024
 """Forwards that may finish before the scheduler comes by; older ones would be lost."""
 
@@ -96,7 +96,7 @@ class DeviceClock:
             stamp()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             stamps.stamp_start[(1,)](self._state, num_warps=1)
             for _ in range(pairs):
                 self.mark_begin()

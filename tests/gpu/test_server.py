@@ -1,0 +1,155 @@
+"""Real servers on a card: the modes against one another by the tokens of a model with real weights, and speculation.
+
+    python -m pytest tests/gpu/test_server.py -m gpu
+
+All servers start side by side on one GPU; a few GiB are enough.
+"""
+
+import json
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from glm5_mla.bench.served import SHAPE, WAYS, Server, Way, prompts  # noqa: E402
+from glm5_mla.tiny_model.command import make  # noqa: E402
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA card")]
+
+VOCABULARY = 250
+COMMON = ["--max-total-tokens", "60000", "--context-length", "16000", "--chunked-prefill-size", "2048"]
+COMMON += ["--mem-fraction-static", "0.5", "--cuda-graph-max-bs-decode", "8", "--disable-prefill-cuda-graph"]
+MODES = ("never-cuda", "never-flashinfer", "active-rows", "whole-pool")
+EAGLE = ["--speculative-algorithm", "EAGLE", "--speculative-num-steps", "3", "--speculative-eagle-topk", "1"]
+EAGLE += ["--speculative-num-draft-tokens", "4"]
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    work = tmp_path_factory.mktemp("servers")
+    make(work / "tiny", 4)
+    nextn = work / "nextn"  # weightless: what is drafted is noise, which is fine for the paths and for counting
+    nextn.mkdir()
+    shape = {**SHAPE, "num_hidden_layers": 4, "first_k_dense_replace": 4, "num_nextn_predict_layers": 1}
+    (nextn / "config.json").write_text(json.dumps(shape))
+    started = {}
+    for i, mode in enumerate(MODES):
+        started[mode] = Server(WAYS[mode], work / "tiny", work, 31000 + 500 * i, COMMON)
+    paged = Way("paged", "flashinfer", "Never", "auto", page_size=64)
+    paged_whole_pool = Way("paged-whole-pool", "flashinfer", "WholePool", "flashinfer", page_size=64)
+    started["paged-whole-pool"] = Server(paged_whole_pool, work / "tiny", work, 35500, COMMON)
+    started["paged"] = Server(paged, work / "tiny", work, 34000, COMMON)
+    eager = Way("eager", "flashinfer", "Never", "auto")
+    started["eager"] = Server(eager, work / "tiny", work, 34500, [*COMMON, "--disable-cuda-graph"])
+    speculative = Way("speculative", "flashinfer", "Never", "auto")
+    drafting = [*COMMON, *EAGLE, "--load-format", "dummy", "--speculative-draft-model-path", str(nextn)]
+    started["speculative"] = Server(speculative, nextn, work, 35000, drafting)
+    deadline = time.time() + 420
+    failures = {}
+    for name, server in started.items():
+        try:
+            server.wait(deadline)
+        except RuntimeError as error:
+            failures[name] = str(error)
+    yield started, failures
+    for server in started.values():
+        server.stop()
+
+
+@pytest.fixture
+def server(servers):
+    started, failures = servers
+
+    def get(name):
+        if name in failures:
+            pytest.fail(failures[name])
+        return started[name]
+
+    return get
+
+
+def replies(server):
+    """Generate over every path: decode alone and in a batch, chunked prefill, a cached prefix short and long."""
+    cases = (("short", 1, 20), ("long", 1, 5000), ("longer", 1, 5040), ("batch", 6, 700))
+    return {
+        name: server.generate(prompts(requests, tokens, VOCABULARY), 24, likely=5) for name, requests, tokens in cases
+    }
+
+
+@pytest.fixture(scope="module")
+def expected(servers):
+    started, failures = servers
+    found = {}
+    for name in ("whole-pool", "paged-whole-pool"):
+        if name in failures:
+            pytest.fail(failures[name])
+        found[name] = replies(started[name])
+    return found
+
+
+def differences(got, wanted):
+    """Log-probabilities' differences up to each request's first other token, and there how much less likely it was.
+
+    After that token two sequences have nothing in common.
+    """
+    found = []
+    for name, reference in wanted.items():
+        for mine, theirs, top in zip(got[name].output_ids, reference.output_ids, reference.likely, strict=True):
+            mine_top = got[name].likely[reference.output_ids.index(theirs)]
+            for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):
+                if a != b:
+                    found.append(top[i][b] - top[i].get(a, float("-inf")))
+                    break
+                found.append(abs(mine_top[i][a] - top[i][a]))
+    return found
+
+
+def test_casting_the_rows_in_use_gives_the_very_tokens_of_casting_the_pool(server, expected):
+    got = replies(server("active-rows"))
+    assert {name: reply.output_ids for name, reply in got.items()} == {
+        name: reply.output_ids for name, reply in expected["whole-pool"].items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("mode", "reference"),
+    [
+        ("never-cuda", "whole-pool"),
+        ("never-flashinfer", "whole-pool"),
+        ("eager", "whole-pool"),
+        ("paged", "paged-whole-pool"),
+    ],
+)
+def test_reading_rows_as_they_are_gives_the_same_tokens_but_for_ties(server, expected, mode, reference):
+    found = differences(replies(server(mode)), expected[reference])
+    assert max(found) < 0.15
+    assert sorted(found)[len(found) // 2] < 0.03
+
+
+@pytest.mark.parametrize("mode", [*MODES, "paged", "paged-whole-pool", "eager", "speculative"])
+def test_exported_tokens_are_the_clients_less_one_a_request(server, mode):
+    running = server(mode)
+    before = running.figures().decode_tokens
+    ids = prompts(5, 300, VOCABULARY)
+    reply = running.generate(ids, 40)
+    time.sleep(0.3)
+    assert running.figures().decode_tokens - before == reply.output_tokens - len(ids)
+
+
+@pytest.mark.parametrize("mode", ["never-cuda", "never-flashinfer"])
+def test_nothing_is_cast_when_rows_are_read_as_they_are(server, mode):
+    snapshot = server(mode).figures()
+    assert snapshot.histograms["step"].count > 0
+    assert snapshot.histograms["cast"].sum_s == 0
+    assert snapshot.cast_bytes == 0
+
+
+def test_a_cached_prefix_is_reused_from_an_fp8_pool(server):
+    running = server("never-cuda")
+    running.generate(prompts(1, 3000, VOCABULARY), 4)
+    assert running.generate(prompts(1, 3100, VOCABULARY), 4).cached_tokens >= 3000
+
+
+def test_speculative_decoding_generates(server):
+    assert server("speculative").generate(prompts(3, 200), 50).output_tokens == 150
