@@ -5,34 +5,32 @@ import sys
 from pathlib import Path
 
 
-def name(row: dict) -> str:
+def way(row: dict) -> str:
+    """Name a way of serving as the tables do."""
     return row["kernel"] if row["kv_cast"] is None else f"{row['kv_cast']}, {row['kernel']}"
 
 
+def step(row: dict) -> str:
+    """Give a step's milliseconds and the tokens a second."""
+    return f"{row['step_ms']:.2f} ({row['tokens_per_s']:,.0f})"
+
+
+def parts(row: dict) -> str:
+    """Give a step's parts in milliseconds."""
+    return "-" if row["base_ms"] is None else f"{row['cast_ms']:.2f} / {row['attention_ms']:.2f} / {row['base_ms']:.2f}"
+
+
 def main(path: Path) -> None:
-    report = json.loads(path.read_text())
-    rows = {(name(row), row["batch"], row["context"]): row for row in report["rows"]}
-    ways = list(dict.fromkeys(way for way, _, _ in rows))
-    cases = sorted({case[1:] for case in rows})
-    print("| ms a step (tok/s) | " + " | ".join(f"{batch} x {context:,}" for batch, context in cases) + " |")
-    print("|---|" + "---|" * len(cases))
-    for way in ways:
-        cells = [rows.get((way, *case)) for case in cases]
-        print(
-            f"| {way} | "
-            + " | ".join(f"{c['step_ms']:.2f} ({c['tokens_per_s']:,.0f})" if c else "-" for c in cells)
-            + " |"
-        )
-    print(
-        "\n| ms a step in casts / in attention / in the rest | " + " | ".join(f"{b} x {c:,}" for b, c in cases) + " |"
-    )
-    print("|---|" + "---|" * len(cases))
-    for way in ways:
-        cells = [rows.get((way, *case)) for case in cases]
-        if all(c is None or c["base_ms"] is None for c in cells):
-            continue
-        texts = [f"{c['cast_ms']:.2f} / {c['attention_ms']:.2f} / {c['base_ms']:.2f}" if c else "-" for c in cells]
-        print(f"| {way} | " + " | ".join(texts) + " |")
+    """Print both tables: a way of serving a line, a case a column."""
+    rows = {(way(row), row["batch"], row["context"]): row for row in json.loads(path.read_text())["rows"]}
+    cases = sorted({(batch, context) for _, batch, context in rows})
+    for title, cell in (("ms a step (tok/s)", step), ("ms in casts / attention / the rest", parts)):
+        print(f"| {title} | " + " | ".join(f"{batch} x {context:,}" for batch, context in cases) + " |")
+        print("|---|" + "---|" * len(cases))
+        for name in dict.fromkeys(name for name, _, _ in rows):
+            found = [rows.get((name, *case)) for case in cases]
+            print(f"| {name} | " + " | ".join("-" if row is None else cell(row) for row in found) + " |")
+        print()
 
 
 if __name__ == "__main__":
