@@ -100,14 +100,14 @@ $(SGLANG_VENV)/.ready: $(shell find images/server-cpu -type f -not -path '*/__py
 	flock $(SGLANG_CPU).lock $(PYTHON) images/server-cpu/create_env.py $(SGLANG_CPU)
 	$(PYTHON) -m venv --clear --without-pip $(SGLANG_VENV)
 	@echo 'import site; site.addsitedir("$(SGLANG_CPU)/lib/python3.11/site-packages")' > $(SGLANG_VENV)/lib/python3.11/site-packages/sglang_cpu.pth
-	$(SGLANG_CPU)/bin/pip --python $(SGLANG_VENV)/bin/python install -q --disable-pip-version-check -c constraints.txt pytest pytest-timeout hatchling editables
+	$(SGLANG_CPU)/bin/pip --python $(SGLANG_VENV)/bin/python install -q --disable-pip-version-check -c constraints.txt pytest pytest-timeout jiter hatchling editables
 	$(SGLANG_CPU)/bin/pip --python $(SGLANG_VENV)/bin/python install -q --disable-pip-version-check --no-deps --no-build-isolation -e backend
 	@touch $@
 
 sglang-env: $(SGLANG_VENV)/.ready ## The real SGLang on a CPU, with our backend, in .venv-sglang
 
-test-backend: $(SGLANG_VENV)/.ready ## Unit tests that need the real SGLang
-	$(SGLANG_VENV)/bin/python -m pytest tests/unit/backend -m sglang
+test-backend: $(SGLANG_VENV)/.ready ## Tests that need the real SGLang: units, and a server of the tiny model on the CPU
+	$(SGLANG_VENV)/bin/python -m pytest tests/unit/backend tests/server -m sglang
 
 ##@ Embedded Kubernetes (as root)
 # A real one-node cluster in namespaces of its own; PROFILE=control-plane is one without a node, which can run beside it.
