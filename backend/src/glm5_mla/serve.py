@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
             rankfile.wipe(run_dir)
         except OSError as error:
             return refusal.Refusal(
-                "RunDirectoryUnusable", f"What an earlier server left in {run_dir} can't be removed: {error}."
+                "RunDirUnusable", f"What an earlier server left in {run_dir} can't be removed: {error}."
             ).end()
         environment = {**os.environ, "GLM5_BACKEND_REQUIRED": "1", refusal.TERMINATION_LOG_VARIABLE: log}
         status, asked = supervise([*SERVER, *args.arguments], environment)

@@ -4,11 +4,13 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
@@ -178,3 +180,12 @@ def test_serve_passes_on_what_stands_behind_the_two_dashes(tmp_path, monkeypatch
     command, environment = seen[0]
     assert command[-4:] == ["--model-path", "/m", "--tp", "2"]
     assert environment["GLM5_BACKEND_REQUIRED"] == "1"
+
+
+def test_every_reason_to_refuse_is_explained():
+    root = Path(__file__).parents[3]
+    source = "\n".join(path.read_text() for path in (root / "backend/src/glm5_mla").rglob("*.py"))
+    reasons = set(re.findall(r'Refusal\(\s*"([A-Z][A-Za-z]+)"', source)) - {"DownloadFailed"}
+    explained = set(re.findall(r"`([A-Z][A-Za-z]+)`", (root / "docs/images.md").read_text()))
+    assert len(reasons) > 10
+    assert reasons <= explained, reasons - explained
