@@ -7,7 +7,8 @@ from pathlib import Path
 
 def way(row: dict) -> str:
     """Name a way of serving as the tables do."""
-    return row["kernel"] if row["kv_cast"] is None else f"{row['kv_cast']}, {row['kernel']}"
+    name = row["kernel"] if row["kv_cast"] is None else f"{row['kv_cast']}, {row['kernel']}"
+    return f"{name}, {row['gpus']} GPUs" if row.get("gpus", 1) > 1 else name
 
 
 def step(row: dict) -> str:

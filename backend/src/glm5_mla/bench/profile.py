@@ -9,7 +9,6 @@ from __future__ import annotations
 import bisect
 import gzip
 import json
-import threading
 import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from glm5_mla.bench.served import Server
 
-STEPS = 12
+STEPS = 48
 
 
 class Kernel(NamedTuple):
@@ -34,19 +33,18 @@ class Kernel(NamedTuple):
 
 
 def compare(server: Server, batch: int, context: int, work: Path) -> dict[str, Any]:
-    """Trace steps in the middle of a generation and set the exported means of that generation beside the trace's."""
+    """Trace all steps of a generation and set what was exported of them beside the trace: both are slowed alike."""
     ids = prompts(batch, context)
     server.generate(ids, 8)
+    time.sleep(0.3)
     folder = work / f"profile-{server.way.name}-{batch}-{context}"
     folder.mkdir()
     before = server.figures()
-    generation = threading.Thread(target=server.generate, args=(ids, 200))
-    generation.start()
-    time.sleep(0.3)
-    server.start_profile(folder, STEPS)
-    generation.join()
+    server.start_profile(folder, STEPS + 1)  # its prefill and its decode steps
+    server.generate(ids, STEPS)
     time.sleep(0.5)
     after = server.figures()
+    server.generate(ids, 8)  # the profiler stops and writes when it has seen enough forwards
     trace = _wait_for_trace(folder)
     traced = figures(kernels(trace))
     result: dict[str, Any] = {

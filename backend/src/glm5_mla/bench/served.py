@@ -85,6 +85,12 @@ class Way(NamedTuple):
     timing: bool = True
     sparse: bool = False
     page_size: int = 1
+    tensor_parallel: int = 1
+
+    @property
+    def model(self) -> str:
+        """The folder of the model that it is measured with: 8 query heads for each GPU."""
+        return f"{'sparse' if self.sparse else 'dense'}-{self.tensor_parallel}"
 
 
 WAYS = {
@@ -99,6 +105,7 @@ WAYS = {
         Way("untimed-flashinfer", "flashinfer", "Never", "flashinfer", timing=False),
         Way("sglang-triton", "triton", None, "sglang-triton", timing=False),
         Way("sparse", "dsa", None, "sglang-dsa", sparse=True, page_size=64),
+        Way("never-cuda-tp2", "flashinfer", "Never", "cuda", tensor_parallel=2),
     )
 }
 
@@ -114,11 +121,15 @@ class Reply(NamedTuple):
     """For each request and output position the likeliest tokens and their log-probabilities, if asked for."""
 
 
-def write_model(folder: Path, layers: int, sparse: bool = False) -> None:
-    """Write the model's only file, its configuration; weights are dummies of SGLang's."""
+def write_model(work: Path, way: Way, layers: int) -> Path:
+    """Write the only file of a way's model, its configuration, and return its folder; weights are SGLang's dummies."""
+    folder = work / way.model
     folder.mkdir(parents=True, exist_ok=True)
-    shape = {**SHAPE, **(SPARSE if sparse else {}), "num_hidden_layers": layers, "first_k_dense_replace": layers}
+    heads = SHAPE["num_attention_heads"] * way.tensor_parallel  # type: ignore[operator]
+    shape = {**SHAPE, **(SPARSE if way.sparse else {}), "num_hidden_layers": layers, "first_k_dense_replace": layers}
+    shape |= {"num_attention_heads": heads, "num_key_value_heads": heads}
     (folder / "config.json").write_text(json.dumps(shape))
+    return folder
 
 
 class Server:
@@ -140,7 +151,7 @@ class Server:
         command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)]
         command += ["--attention-backend", way.backend, "--kv-cache-dtype", "fp8_e4m3", "--skip-tokenizer-init"]
         command += ["--grammar-backend", "none", "--skip-server-warmup", "--host", "127.0.0.1", "--port", str(port)]
-        command += ["--page-size", str(way.page_size)]
+        command += ["--page-size", str(way.page_size), "--tp-size", str(way.tensor_parallel)]
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
                 [*command, *arguments], stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
@@ -173,7 +184,7 @@ class Server:
         if likely:
             body |= {"return_logprob": True, "top_logprobs_num": likely}
         start = time.perf_counter()
-        text = self._post("/generate", body)
+        text = self.post("/generate", body)
         seconds = time.perf_counter() - start
         replies = json.loads(text)
         tokens, cached = (sum(r["meta_info"][name] for r in replies) for name in ("completion_tokens", "cached_tokens"))
@@ -187,13 +198,14 @@ class Server:
 
     def start_profile(self, folder: Path, steps: int) -> None:
         """Have the next `steps` forwards traced by torch's profiler into `folder`."""
-        self._post("/start_profile", {"output_dir": str(folder), "num_steps": steps, "activities": ["GPU"]})
+        self.post("/start_profile", {"output_dir": str(folder), "num_steps": steps, "activities": ["GPU"]})
 
-    def figures(self) -> Snapshot:
-        """Read what rank 0 has exported."""
-        return RankReader(self.run_dir / "rank-0").read()
+    def figures(self, rank: int = 0) -> Snapshot:
+        """Read what a rank has exported."""
+        return RankReader(self.run_dir / f"rank-{rank}").read()
 
-    def _post(self, path: str, body: dict[str, Any]) -> bytes:
+    def post(self, path: str, body: dict[str, Any]) -> bytes:
+        """Post a JSON body and return the answer's text."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from glm5_mla.timing.rankreader import Snapshot
 
 CASES = ((1, 1_000), (1, 8_000), (1, 64_000), (1, 131_072), (8, 8_000), (32, 8_000))
-FIRST_PORT = 30000
 SHORT = 8
 SECONDS_A_CASE = 3.0
 
@@ -41,13 +40,15 @@ def measure(server: Server, batch: int, context: int) -> dict[str, Any]:
     probe = server.generate(ids, 2 * SHORT)
     # As many steps as fit the time, not fewer than 24: the difference of the two generations cancels the prefill.
     steps = int(min(256, max(24, SECONDS_A_CASE / (probe.seconds / (2 * SHORT)))))
-    before = server.figures() if server.way.timing else None
+    ranks = range(server.way.tensor_parallel) if server.way.timing else ()
+    before = [server.figures(rank) for rank in ranks]
     short = server.generate(ids, SHORT)
     long = server.generate(ids, SHORT + steps)
     client_step = (long.seconds - short.seconds) / steps
     row: dict[str, Any] = {
         "kv_cast": server.way.kv_cast,
         "kernel": server.way.kernel,
+        "gpus": server.way.tensor_parallel,
         "batch": batch,
         "context": context,
         "steps": steps,
@@ -55,21 +56,26 @@ def measure(server: Server, batch: int, context: int) -> dict[str, Any]:
         "tokens_per_s": round(batch / client_step, 1),
         "cached_tokens": long.cached_tokens,
     }
-    if before is None:
+    if not before:
         return row | {"step_ms": _ms(client_step), "base_ms": None, "cast_ms": None, "attention_ms": None}
     time.sleep(0.2)  # the scheduler writes the last steps when it goes idle
-    after = server.figures()
-    step, cast, attention = (_mean(before, after, name) for name in ("step", "cast", "attention"))
+    after = [server.figures(rank) for rank in ranks]
+    step, cast, attention = (_mean(before[0], after[0], name) for name in ("step", "cast", "attention"))
+    if len(ranks) > 1:
+        row["ranks"] = [
+            {f"{name}_ms": _ms(_mean(first, last, name)) for name in ("step", "interval", "cast", "attention")}
+            for first, last in zip(before, after, strict=True)
+        ]
     client_tokens = short.output_tokens + long.output_tokens - 2 * batch
     return row | {
         "step_ms": _ms(step),
         "base_ms": _ms(step - cast - attention),
         "cast_ms": _ms(cast),
         "attention_ms": _ms(attention),
-        "interval_ms": _ms(_mean(before, after, "interval")),
+        "interval_ms": _ms(_mean(before[0], after[0], "interval")),
         "tokens_client": client_tokens,
-        "tokens_exported": after.decode_tokens - before.decode_tokens,
-        "graph_steps": after.graph_steps - before.graph_steps,
+        "tokens_exported": after[0].decode_tokens - before[0].decode_tokens,
+        "graph_steps": after[0].graph_steps - before[0].graph_steps,
     }
 
 
@@ -149,11 +155,13 @@ class Report:
         self._path.write_text(json.dumps(self.content, indent=1) + "\n")
 
 
-def start(ways: Sequence[Way], work: Path, arguments: Sequence[str], report: Report) -> list[Server]:
+def start(
+    ways: Sequence[Way], work: Path, arguments: Sequence[str], args: argparse.Namespace, report: Report
+) -> list[Server]:
     """Start servers side by side on the GPU (idle ones take none of its time); report those that don't come up."""
     begin = time.time()
     starting = [
-        Server(way, work / ("sparse" if way.sparse else "dense"), work, FIRST_PORT + 1000 * i, arguments)
+        Server(way, write_model(work, way, args.layers), work, args.port + 1000 * i, arguments)
         for i, way in enumerate(ways)
     ]
     running = []
@@ -175,6 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--wave", action="append", default=[], metavar="WAY,WAY", help=f"servers to run side by side: {', '.join(WAYS)}"
     )
+    parser.add_argument("--port", type=int, default=30000, help="of the first server; the next ones' are 1000 apart")
     parser.add_argument("--layers", type=int, default=78)
     parser.add_argument("--pool", type=int, default=495_552, help="rows of the KV pool")
     parser.add_argument("--max-context", type=int, default=131_072, help="leave out longer cases")
@@ -192,13 +201,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report.add("numerics", result)
     with tempfile.TemporaryDirectory(prefix="glm5-bench-") as folder:
         work = Path(folder)
-        write_model(work / "dense", args.layers)
-        write_model(work / "sparse", args.layers, sparse=True)
         fixed = ["--load-format", "dummy", "--max-total-tokens", str(args.pool)]
         fixed += ["--context-length", "200000"]
         fixed += ["--chunked-prefill-size", "8192", "--max-running-requests", "32", *args.argument]
         for wave in args.wave:
-            servers = start([WAYS[name] for name in wave.split(",")], work, fixed, report)
+            servers = start([WAYS[name] for name in wave.split(",")], work, fixed, args, report)
             try:
                 run_wave(servers, work, args, report)
             finally:
@@ -219,10 +226,8 @@ def run_wave(servers: Sequence[Server], work: Path, args: argparse.Namespace, re
             for batch, context in ((1, 8_000), (1, 64_000)):
                 if context <= args.max_context:
                     report.add("profiler", profile.compare(server, batch, context, work))
-    timed = [server for server in servers if not server.way.name.startswith("untimed")]
-    for untimed in (server for server in servers if server.way.name.startswith("untimed")):
-        for server in timed:
-            if args.timing_rounds and server.way.kernel == untimed.way.kernel:
+        for untimed in servers:
+            if args.timing_rounds and untimed.way == server.way._replace(name=untimed.way.name, timing=False):
                 report.add(
                     "timing_cost", timing_cost(server, untimed, min(8_000, args.max_context), args.timing_rounds)
                 )
