@@ -27,6 +27,9 @@ KERNEL_SETTINGS = (
     "kernel/keys/root_maxbytes",
 )
 
+# Share of the processor that all pods together get, in processes of the host that want it at the same time.
+SHARE = 16
+
 # $1 is the state folder. /run and /var/lib are private, so that containerd's, CNI's and kubelet's fixed paths there
 # leave no trace on the host; the state folder is laid back into /var/lib. Mounts must be shared for kubelet's volumes.
 SETUP = """
@@ -200,8 +203,13 @@ def make_control_groups(layout: Layout) -> None:
         for controller in controllers.read_text().split():
             with contextlib.suppress(OSError):  # some cannot be handed down while processes are in the root group
                 (root / "cgroup.subtree_control").write_text(f"+{controller}")
+    # By default the whole group, with all pods in it, would get as much of a busy machine as one process outside.
+    shares = {"cpu.shares": 1024 * SHARE, "cpu.weight": min(100 * SHARE, 10000)}
     for folder in control_group_folders(layout):
         folder.mkdir(exist_ok=True)
+        for file, value in shares.items():
+            if (folder / file).exists():
+                (folder / file).write_text(str(value))
 
 
 def _remove_control_groups(layout: Layout) -> None:
