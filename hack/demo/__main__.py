@@ -34,6 +34,7 @@ REQUESTS, TOKENS = 4, 16
 CAVEAT = """A CPU stands in for the GPU, and a tiny model with random weights for GLM-5: these figures compare the modes
 and nothing else, and the text that the model writes is noise. SGLang, Kubernetes, operator and Prometheus are real."""
 READY_SECONDS = 300
+FIGURES_WINDOW_SECONDS = 15  # the exporter's window of 10 s is then full of the load, and the operator has read it
 
 
 def up() -> None:
@@ -94,7 +95,9 @@ def up() -> None:
 def show_live(kubectl: Kubectl, image: str) -> None:
     """Print `kubectl get glm5` while a load runs, once the operator has figures to show."""
     name = "load-live"
-    jobs.start(kubectl, load_job(name, DEMO_NAMESPACE, DEPLOYMENT, image=image, requests=60, tokens=100))
+    jobs.start(kubectl, load_job(name, DEMO_NAMESPACE, DEPLOYMENT, image=image, requests=40, tokens=100))
+
+    time.sleep(FIGURES_WINDOW_SECONDS)
 
     def has_figures() -> bool:
         value = kubectl.get(RESOURCE, DEPLOYMENT, "-n", DEMO_NAMESPACE)
@@ -116,7 +119,8 @@ def what_next(target: Target) -> str:
   kubectl port-forward -n {DEMO_NAMESPACE} svc/{DEPLOYMENT} 30000 &
   curl -s 127.0.0.1:30000/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{{"model": "{DEPLOYMENT}", "max_tokens": 16, "messages": [{{"role": "user", "content": "Hello"}}]}}'
-  kubectl port-forward -n {MONITORING_NAMESPACE} svc/prometheus 9090 &    # http://127.0.0.1:9090
+  kubectl port-forward -n {MONITORING_NAMESPACE} svc/prometheus 9090 &
+  curl -s 127.0.0.1:9090/api/v1/query --data-urlencode 'query=glm5_decode_tokens_total'
   make demo-down"""
 
 

@@ -50,8 +50,9 @@ def wait_ready(kubectl: Kubectl, namespace: str, name: str, *, timeout: float) -
             raise Failure(f"{namespace}/{name} is not Ready after {timeout:.0f} s: {explain(value)}")
         if now - said >= HEARTBEAT_SECONDS:
             said = now
-            say(f"  {name}: {explain(value)[:160]}")
-        time.sleep(0.5)
+            state = value.get("status", {}).get("state", "no status yet")
+            say(f"  {name} is {state}: {condition(value, 'Available').get('message', '')}")
+        time.sleep(1)
 
 
 def set_kv_cast(kubectl: Kubectl, namespace: str, name: str, mode: str) -> None:

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 from .prometheus import Prometheus
 
-# field of Counters: series of rank 0, or of the pod
+# field of Counters: the exporter's series
 SERIES = {
     "tokens": "glm5_decode_tokens_total",
-    "steps": 'glm5_decode_step_seconds_count{rank="0"}',
-    "step_seconds": 'glm5_decode_step_seconds_sum{rank="0"}',
-    "intervals": 'glm5_decode_interval_seconds_count{rank="0"}',
-    "interval_seconds": 'glm5_decode_interval_seconds_sum{rank="0"}',
-    "cast_seconds": 'glm5_decode_cast_seconds_sum{rank="0"}',
+    "steps": "glm5_decode_step_seconds_count",
+    "step_seconds": "glm5_decode_step_seconds_sum",
+    "intervals": "glm5_decode_interval_seconds_count",
+    "interval_seconds": "glm5_decode_interval_seconds_sum",
+    "cast_seconds": "glm5_decode_cast_seconds_sum",
 }
 
 
@@ -46,13 +46,11 @@ class Figures:
 
 
 def read(prometheus: Prometheus, *, namespace: str, pod: str) -> Counters:
-    """Read a pod's counters as Prometheus has them now; a series that is not there yet counts as zero."""
-    chosen = f'namespace="{namespace}",pod="{pod}"'
-    values = {}
-    for field, series in SERIES.items():
-        expression = f"{series[:-1]},{chosen}}}" if series.endswith("}") else f"{series}{{{chosen}}}"
-        values[field] = prometheus.value(expression) or 0.0
-    return Counters(**values)
+    """Read a pod's counters as Prometheus has them now, times those of rank 0; what is not there yet counts as zero."""
+    names = "|".join(SERIES.values())
+    found = prometheus.query(f'{{__name__=~"{names}",namespace="{namespace}",pod="{pod}",rank=~"0|"}}')
+    values = {labels["__name__"]: value for labels, value in found}
+    return Counters(**{field: values.get(series, 0.0) for field, series in SERIES.items()})
 
 
 def figures(spent: Counters) -> Figures:

@@ -88,7 +88,7 @@ def finish(kubectl: Kubectl, name: str, namespace: str, *, timeout: float) -> st
         return "Complete" in kinds
 
     hint = f"See: kubectl describe job,pod -n {namespace} -l job-name={name}"
-    wait_until(f"the job {name} to end", ended, timeout=timeout, hint=hint, every=0.5)
+    wait_until(f"the job {name} to end", ended, timeout=timeout, hint=hint, every=1)
     return kubectl.run("logs", f"job/{name}", "-n", namespace)
 
 

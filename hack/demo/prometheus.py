@@ -40,7 +40,7 @@ class Prometheus:
             return seen[0] is not None and fits(seen[0])
 
         try:
-            wait_until(what, check, timeout=timeout, hint="", every=0.5)
+            wait_until(what, check, timeout=timeout, hint="", every=1)
         except Failure:
             raise Failure(f"{what}: not so after {timeout:.0f} s; Prometheus has {seen[0]} for {expression}.") from None
         value = seen[0]

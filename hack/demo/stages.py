@@ -53,8 +53,8 @@ class Stages:
 
     def table(self) -> str:
         """Lay out all stages, and the whole, for people."""
-        lines = [f"{'stage':<44}{'seconds':>9}{'memory':>12}{'disk':>12}   (more than before the demo)"]
+        lines = [f"{'stage':<60}{'seconds':>9}{'memory':>12}{'disk':>12}   (more than before the demo)"]
         for name, seconds, memory, disk in self.ended:
-            lines.append(f"{name:<44}{seconds:>9.0f}{memory / 2**20:>8.0f} MiB{disk / 2**20:>8.0f} MiB")
-        lines.append(f"{'all':<44}{time.monotonic() - self.begin:>9.0f}")
+            lines.append(f"{name:<60}{seconds:>9.0f}{memory / 2**20:>8.0f} MiB{disk / 2**20:>8.0f} MiB")
+        lines.append(f"{'all':<60}{time.monotonic() - self.begin:>9.0f}")
         return "\n".join(lines)
