@@ -107,6 +107,22 @@ def test_warm_up_runs_of_the_model_are_no_steps(rank):
     assert [step.step_ns for step in rank.written.steps] == [500]
 
 
+def test_a_step_whose_reading_was_lost_is_left_out_and_the_next_one_has_no_interval(rank):
+    rank.step(1000, 1500)
+    rank.step(1600, 2100, kv_tokens=1)
+    rank.step(2200, 2800, kv_tokens=2)
+    del rank.clock.came_in[1]
+    rank.result(before=[])
+    assert [(step.kv_tokens, step.interval_ns) for step in rank.written.steps] == [(100, 0), (2, 0)]
+
+
+def test_a_clock_that_was_set_back_gives_no_negative_times(rank):
+    rank.step(5000, 5500)
+    rank.step(2000, 1900)
+    rank.result(before=[])
+    assert [(step.step_ns, step.interval_ns) for step in rank.written.steps] == [(500, 0), (0, 0)]
+
+
 def test_a_step_still_running_on_the_device_is_written_when_it_comes_in(rank):
     rank.step(1000, 1500)
     late = rank.clock.came_in.pop()

@@ -7,6 +7,7 @@ what the host knows of it are kept; when the scheduler processes a result, the r
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from glm5_mla.timing.rankfile import StepRecord
@@ -48,7 +49,7 @@ class StepTimer:
     def __init__(self, clock: StepClock, writer: StepWriter) -> None:
         self.clock = clock
         self._writer = writer
-        self._launched: dict[int, Launched] = {}
+        self._launched: deque[tuple[int, Launched]] = deque()
         self._unbroken = False
         self._last_end: tuple[int, int] = (-1, 0)
         self._running = 0
@@ -56,7 +57,7 @@ class StepTimer:
     def launched(self, batch: int, kv_tokens: int, graph: bool, cast_bytes: int) -> None:
         """Note the decode forward that was launched last; `clock.executions` counts it already."""
         number = self.clock.executions - 1
-        self._launched[number] = Launched(batch, kv_tokens, graph, cast_bytes, self._unbroken)
+        self._launched.append((number, Launched(batch, kv_tokens, graph, cast_bytes, self._unbroken)))
         self._unbroken = True
 
     def interrupted(self) -> None:
@@ -97,7 +98,7 @@ class StepTimer:
 
     def _write_readings(self) -> None:
         for reading in self.clock.readings():
-            launched = self._launched.pop(reading.number, None)
+            launched = self._of(reading.number)
             last_number, last_end = self._last_end
             self._last_end = (reading.number, reading.end)
             if launched is None:  # a warm-up run: not a step of the scheduler's
@@ -106,8 +107,8 @@ class StepTimer:
             self._writer.record(
                 StepRecord(
                     end_ns=time.time_ns(),
-                    step_ns=reading.end - reading.start,
-                    interval_ns=reading.end - last_end if follows else 0,
+                    step_ns=max(0, reading.end - reading.start),
+                    interval_ns=max(0, reading.end - last_end) if follows else 0,
                     cast_ns=reading.cast,
                     attention_ns=reading.attention,
                     cast_bytes=launched.cast_bytes,
@@ -116,6 +117,14 @@ class StepTimer:
                     graph=launched.graph,
                 )
             )
+
+    def _of(self, number: int) -> Launched | None:
+        """Take what is known of execution `number`, and drop what is known of earlier ones, whose readings are lost."""
+        while self._launched and self._launched[0][0] < number:
+            self._launched.popleft()
+        if self._launched and self._launched[0][0] == number:
+            return self._launched.popleft()[1]
+        return None
 
 
 def output_length(request: Any) -> int:
