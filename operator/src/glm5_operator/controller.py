@@ -1,5 +1,6 @@
 """Brings one object at a time to what it says: observe, plan, write, tell."""
 
+import asyncio
 import datetime
 import logging
 import time
@@ -13,7 +14,7 @@ from .api.spec import GLM5DeploymentSpec
 from .cluster import ApiError, Cluster
 from .metrics import Metrics
 from .reconcile import guard
-from .reconcile.difference import projection, spec_hash
+from .reconcile.difference import digest_of, projection, spec_hash
 from .reconcile.plan import CHILD_KINDS, Applied, Apply, Delete, foreign_controller, owned, plan, wanted_children
 from .reconcile.pods import view_pods
 from .reconcile.status import Observed, Problem, build_status, refused_status, transitions
@@ -31,8 +32,8 @@ logger = logging.getLogger(__name__)
 # How long an answer about the presence of the PodMonitor API is believed.
 _API_CHECK_SECONDS = 60.0
 
-# A start shows its minutes in status: while pods are not ready a pass a minute keeps that true.
-_UNSETTLED_SECONDS = 60.0
+# What a pod is doing may be told with its minutes, and a node may be found lost by the clock alone.
+_CLOCK_SECONDS = 60.0
 
 
 class Controller:
@@ -115,8 +116,8 @@ class Controller:
         changed, problems, retry = await self._converge(key, context, body)
         status = self._judge(key, context, body, problems)
         changed |= await self._write_status(key, body, status)
-        if status["readyReplicas"] < context.spec.replicas:
-            self.queue.add_after(key, _UNSETTLED_SECONDS)
+        if any(pod["phase"] in ("Starting", "Draining") for pod in status["pods"]):
+            self.queue.add_after(key, _CLOCK_SECONDS)
         if retry:
             return "error"
         return "changed" if changed else "unchanged"
@@ -127,6 +128,8 @@ class Controller:
         live = await self._live_children(key, wanted)
         problems: list[Problem] = []
         changed = retry = False
+        created: list[str] = []
+        restored: list[str] = []
         applied = self._applied.setdefault(key, {})
         for action in plan(wanted, live, applied, context.uid):
             try:
@@ -134,7 +137,12 @@ class Controller:
                     await self._cluster.delete(action.kind, context.namespace, action.name)
                     applied.pop(action.kind, None)
                 else:
+                    kind = action.manifest["kind"]
                     await self._apply(key, action, live, applied, body)
+                    if action.restores:
+                        restored.append(kind)
+                    elif kind not in live:
+                        created.append(kind)
                 changed = True
             except _TakenError as taken:
                 problems.append(Problem("NameTaken", str(taken)))
@@ -143,18 +151,19 @@ class Controller:
                 what = action.kind if isinstance(action, Delete) else action.manifest["kind"]
                 problems.append(_api_problem(error, what))
                 retry = True
+        if created:
+            await self._tell(body, "Normal", "Created", f"made: {', '.join(created)}")
+        if restored:
+            message = f"changed or deleted by somebody else, and put back: {', '.join(restored)}"
+            await self._tell(body, "Normal", "Restored", message)
         return changed, problems, retry
 
     async def _live_children(self, key: Key, wanted: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Children by kind, from the watches. Those not seen there are asked for: a stranger may hold the name."""
-        live = {}
-        for kind in CHILD_KINDS:
-            found = self.store.child(key, kind, key[1])
-            if found is None and kind in wanted:
-                found = await self._cluster.get(kind, *key)
-            if found is not None:
-                live[kind] = found
-        return live
+        live = {kind: self.store.child(key, kind, key[1]) for kind in CHILD_KINDS}
+        unseen = [kind for kind in wanted if live[kind] is None]
+        live |= zip(unseen, await asyncio.gather(*(self._cluster.get(kind, *key) for kind in unseen)), strict=True)
+        return {kind: child for kind, child in live.items() if child is not None}
 
     async def _apply(
         self,
@@ -174,15 +183,8 @@ class Controller:
             held = f"belongs to {holder}" if holder else "was made by somebody else"
             raise _TakenError(f"{kind} {name} {held}: rename this object, or delete that {kind}")
         result = await self._cluster.apply(manifest)
-        applied[kind] = Applied(spec_hash(manifest), projection(result, manifest))
+        applied[kind] = Applied(spec_hash(manifest), digest_of(projection(result, manifest)))
         self.store.put(kind, result)
-        if action.restores:
-            logger.info("restored %s %s/%s", kind, *key)
-            await self._tell(
-                body, "Normal", "Restored", f"{kind} {name} was changed or deleted by hand and is restored"
-            )
-        elif current is None:
-            await self._tell(body, "Normal", "Created", f"{kind} {name} is created")
 
     def _judge(self, key: Key, context: Context, body: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
         now = self._clock()

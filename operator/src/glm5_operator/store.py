@@ -1,5 +1,7 @@
 """What the watches last told: objects, and their children by owner."""
 
+import json
+from dataclasses import dataclass
 from typing import Any
 
 from .api.names import DEPLOYMENT_LABEL, KIND
@@ -7,16 +9,41 @@ from .api.names import DEPLOYMENT_LABEL, KIND
 Object = dict[str, Any]
 Key = tuple[str, str]
 
-# Fields that nothing here reads and that make up most of an object's size.
-_DROPPED_METADATA = ("managedFields",)
+# What is kept of kinds of which only a part is read; None keeps all of it.
+_KEPT_METADATA = (
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "labels",
+    "annotations",
+    "ownerReferences",
+    "creationTimestamp",
+    "deletionTimestamp",
+)
+_KEPT_SPEC: dict[str, tuple[str, ...]] = {"Pod": ("nodeName",), "ReplicaSet": ()}
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """One object as JSON text: a tenth of the memory of its dictionaries, and a reader can't change it."""
+
+    uid: str
+    version: int
+    text: str
+
+    def read(self) -> Object:
+        return json.loads(self.text)  # type: ignore[no-any-return]
 
 
 class Store:
     """Copies of GLM5Deployments and of their children, fed by watches and by answers to our own writes."""
 
     def __init__(self) -> None:
-        self._objects: dict[Key, Object] = {}
-        self._children: dict[Key, dict[tuple[str, str], Object]] = {}
+        self._objects: dict[Key, _Copy] = {}
+        self._children: dict[Key, dict[tuple[str, str], _Copy]] = {}
 
     def objects(self) -> list[Key]:
         """(namespace, name) of every object."""
@@ -24,29 +51,31 @@ class Store:
 
     def get(self, key: Key) -> Object | None:
         """The object, or None."""
-        return self._objects.get(key)
+        found = self._objects.get(key)
+        return found.read() if found is not None else None
 
     def children(self, key: Key, kind: str) -> list[Object]:
         """Children of this kind that carry the object's label."""
-        return [child for (kind_of, _), child in self._children.get(key, {}).items() if kind_of == kind]
+        return [copy.read() for (kind_of, _), copy in self._children.get(key, {}).items() if kind_of == kind]
 
     def child(self, key: Key, kind: str, name: str) -> Object | None:
         """One child by name, or None."""
-        return self._children.get(key, {}).get((kind, name))
+        found = self._children.get(key, {}).get((kind, name))
+        return found.read() if found is not None else None
 
     def put(self, kind: str, body: Object) -> Key | None:
         """Takes in an object unless a newer copy is known. Returns the key of the object to look at again, if any."""
         key = _owner(kind, body)
         if key is None:
             return None
+        copy = _copy(kind, body)
         known = self._find(kind, key, body)
-        if known is not None and _version(known) > _version(body) and _uid(known) == _uid(body):
+        if known is not None and known.uid == copy.uid and known.version > copy.version:
             return None
-        trimmed = _trim(body)
         if kind == KIND:
-            self._objects[key] = trimmed
+            self._objects[key] = copy
         else:
-            self._children.setdefault(key, {})[kind, body["metadata"]["name"]] = trimmed
+            self._children.setdefault(key, {})[kind, body["metadata"]["name"]] = copy
         return key
 
     def remove(self, kind: str, body: Object) -> Key | None:
@@ -55,7 +84,7 @@ class Store:
         if key is None:
             return None
         known = self._find(kind, key, body)
-        if known is not None and _uid(known) != _uid(body):
+        if known is not None and known.uid != str(body["metadata"].get("uid", "")):
             return key
         if kind == KIND:
             self._objects.pop(key, None)
@@ -65,10 +94,10 @@ class Store:
                 del self._children[key]
         return key
 
-    def _find(self, kind: str, key: Key, body: Object) -> Object | None:
+    def _find(self, kind: str, key: Key, body: Object) -> _Copy | None:
         if kind == KIND:
             return self._objects.get(key)
-        return self.child(key, kind, body["metadata"]["name"])
+        return self._children.get(key, {}).get((kind, body["metadata"]["name"]))
 
 
 def _owner(kind: str, body: Object) -> Key | None:
@@ -79,17 +108,13 @@ def _owner(kind: str, body: Object) -> Key | None:
     return (metadata["namespace"], name) if name else None
 
 
-def _uid(body: Object) -> str:
-    return str(body["metadata"].get("uid", ""))
-
-
-def _version(body: Object) -> int:
-    try:
-        return int(body["metadata"].get("resourceVersion", 0))
-    except ValueError:
-        return 0
-
-
-def _trim(body: Object) -> Object:
-    metadata = {key: value for key, value in body["metadata"].items() if key not in _DROPPED_METADATA}
-    return {**body, "metadata": metadata}
+def _copy(kind: str, body: Object) -> _Copy:
+    metadata = {name: value for name, value in body["metadata"].items() if name in _KEPT_METADATA}
+    if _LAST_APPLIED in (metadata.get("annotations") or {}):
+        metadata["annotations"] = {k: v for k, v in metadata["annotations"].items() if k != _LAST_APPLIED}
+    kept = {**body, "metadata": metadata}
+    if (fields := _KEPT_SPEC.get(kind)) is not None:
+        kept["spec"] = {name: value for name, value in body.get("spec", {}).items() if name in fields}
+    version = str(metadata.get("resourceVersion", ""))
+    number = int(version) if version.isdigit() else 0
+    return _Copy(str(metadata.get("uid", "")), number, json.dumps(kept, separators=(",", ":")))

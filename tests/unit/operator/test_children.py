@@ -5,7 +5,7 @@ import copy
 import pytest
 from builders import context
 
-from glm5_operator.reconcile.difference import agrees, projection, spec_hash
+from glm5_operator.reconcile.difference import agrees, digest_of, projection, spec_hash
 from glm5_operator.reconcile.plan import Applied, Apply, Delete, plan, wanted_children
 
 UID = "uid-1"
@@ -72,7 +72,7 @@ def test_a_child_changed_by_hand_is_restored():
 
 def test_a_child_deleted_by_hand_is_restored():
     children = wanted()
-    applied = {kind: Applied(spec_hash(child), child) for kind, child in children.items()}
+    applied = {kind: Applied(spec_hash(child), digest_of(child)) for kind, child in children.items()}
     live = {"Deployment": children["Deployment"]}
     assert plan(children, live, applied, UID) == [Apply(children["Service"], restores=True)]
 
@@ -91,7 +91,7 @@ def test_a_value_that_the_server_rewrites_is_sent_once_and_not_for_ever():
     children = wanted()
     rewritten = copy.deepcopy(children)
     rewritten["Deployment"]["spec"]["template"]["spec"]["containers"][0]["image"] = "mirror/image:1"
-    result = projection(rewritten["Deployment"], children["Deployment"])
+    result = digest_of(projection(rewritten["Deployment"], children["Deployment"]))
     applied = {"Deployment": Applied(spec_hash(children["Deployment"]), result)}
     assert plan(children, rewritten, applied, UID) == []
     assert [a.manifest["kind"] for a in plan(children, rewritten, {}, UID)] == ["Deployment"]

@@ -16,11 +16,15 @@ def with_hash(manifest: dict[str, Any]) -> dict[str, Any]:
 
     A field that we no longer send leaves no trace in what we do send: the digest shows that we changed.
     """
-    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     metadata = manifest["metadata"]
-    annotations = {**metadata.get("annotations", {}), SPEC_HASH_ANNOTATION: digest}
+    annotations = {**metadata.get("annotations", {}), SPEC_HASH_ANNOTATION: digest_of(manifest)}
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
+
+
+def digest_of(value: Any) -> str:
+    """A short digest of a JSON value, whatever the order of its keys."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def spec_hash(child: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from glm5_operator.resources.pod_monitor import build_pod_monitor
 from glm5_operator.resources.pod_template import merged_pod_template
 from glm5_operator.resources.service import build_service
 
-from .difference import agrees, projection, spec_hash, with_hash
+from .difference import agrees, digest_of, projection, spec_hash, with_hash
 
 Manifest = dict[str, Any]
 
@@ -39,10 +39,10 @@ class Delete:
 
 @dataclass(frozen=True)
 class Applied:
-    """What we sent last and what the server made of it (webhooks and defaults may rewrite values)."""
+    """Digests of what we sent last and of what the server made of it (webhooks and defaults may rewrite values)."""
 
-    digest: str
-    result: Manifest
+    sent: str
+    result: str
 
 
 def wanted_children(context: Context, *, pod_monitor_api: bool) -> dict[str, Manifest]:
@@ -90,11 +90,11 @@ def foreign_controller(child: Manifest, owner_uid: str) -> str | None:
 
 def _apply(wanted: Manifest, live: Manifest | None, applied: Applied | None) -> Apply | None:
     digest = spec_hash(wanted)
-    known = applied is not None and applied.digest == digest
+    known = applied is not None and applied.sent == digest
     if live is None:
         return Apply(wanted, restores=known)
     if agrees(live, wanted):
         return None
-    if known and applied is not None and projection(live, wanted) == applied.result:
+    if known and applied is not None and digest_of(projection(live, wanted)) == applied.result:
         return None
     return Apply(wanted, restores=spec_hash(live) == digest or known)
