@@ -46,7 +46,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   verbs: [list, watch]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  verbs: [create, list]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, delete]

@@ -130,6 +130,12 @@ class Cluster:
             raise
         return any(resource.get("name") == plural for resource in found.get("resources", []))
 
+    async def warnings(self, namespace: str, uid: str) -> list[Object]:
+        """Events of type Warning about the object with this uid, the oldest first."""
+        chosen = f"involvedObject.uid={uid},type=Warning"
+        found = await self._request("GET", _path("Event", namespace), "Event", field_selector=chosen)
+        return sorted(found["items"], key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
+
     async def replace_lease(self, namespace: str, name: str, lease: Object | None, spec: Mapping[str, Any]) -> Object:
         """Writes a Lease only if it is still the copy given (None: if there is none). Raises ApiError otherwise."""
         metadata = {"name": name, "namespace": namespace}

@@ -16,7 +16,7 @@ from .metrics import Metrics
 from .reconcile import guard
 from .reconcile.difference import digest_of, projection, spec_hash
 from .reconcile.plan import CHILD_KINDS, Applied, Apply, Delete, foreign_controller, owned, plan, wanted_children
-from .reconcile.pods import view_pods
+from .reconcile.pods import CREATING, parse_time, view_pods
 from .reconcile.status import Observed, Problem, build_status, refused_status, transitions
 from .resources.containers import DOWNLOAD_CONTAINER
 from .resources.context import Context
@@ -34,6 +34,10 @@ _API_CHECK_SECONDS = 60.0
 
 # What a pod is doing may be told with its minutes, and a node may be found lost by the clock alone.
 _CLOCK_SECONDS = 60.0
+
+# After this long on a node without containers a pod's events are asked for.
+_STUCK_SECONDS = 15.0
+_CREATION_WARNINGS = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedMapVolume")
 
 
 class Controller:
@@ -114,10 +118,11 @@ class Controller:
             await self._write_status(key, body, status)
             return "refused"
         changed, problems, retry = await self._converge(key, context, body)
-        status = self._judge(key, context, body, problems)
+        status = self._judge(key, context, body, problems, await self._warnings(key))
         changed |= await self._write_status(key, body, status)
         if any(pod["phase"] in ("Starting", "Draining") for pod in status["pods"]):
-            self.queue.add_after(key, _CLOCK_SECONDS)
+            creating = any(pod.get("reason") == CREATING for pod in status["pods"])
+            self.queue.add_after(key, _STUCK_SECONDS if creating else _CLOCK_SECONDS)
         if retry:
             return "error"
         return "changed" if changed else "unchanged"
@@ -186,7 +191,26 @@ class Controller:
         applied[kind] = Applied(spec_hash(manifest), digest_of(projection(result, manifest)))
         self.store.put(kind, result)
 
-    def _judge(self, key: Key, context: Context, body: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
+    async def _warnings(self, key: Key) -> dict[str, tuple[str, str]]:
+        """What the kubelet last complained of, by name, for pods that have long been on a node without containers."""
+        found = {}
+        for pod in self._pods(key):
+            if not _stuck(pod, self._clock()):
+                continue
+            events = await self._cluster.warnings(key[0], pod["metadata"]["uid"])
+            told = [event for event in events if event.get("reason") in _CREATION_WARNINGS]
+            if told:
+                found[pod["metadata"]["name"]] = (told[-1]["reason"], str(told[-1].get("message", "")))
+        return found
+
+    def _judge(
+        self,
+        key: Key,
+        context: Context,
+        body: dict[str, Any],
+        problems: list[Problem],
+        warnings: Mapping[str, tuple[str, str]],
+    ) -> dict[str, Any]:
         now = self._clock()
         deployment = self.store.child(key, "Deployment", key[1])
         wanted = wanted_children(context, pod_monitor_api=False)["Deployment"]
@@ -196,7 +220,7 @@ class Controller:
         observed = Observed(
             deployment=deployment,
             deployment_current=current,
-            pods=view_pods(self._pods(key), context, now, self._template_hash(key, deployment), downloads),
+            pods=view_pods(self._pods(key), context, now, self._template_hash(key, deployment), downloads, warnings),
             readings=readings,
             problems=problems,
         )
@@ -290,6 +314,17 @@ def _answers(pod: Mapping[str, Any]) -> bool:
         for entry in status.get("initContainerStatuses", [])
     )
     return ready or downloads
+
+
+def _stuck(pod: Mapping[str, Any], now: datetime.datetime) -> bool:
+    status = pod.get("status", {})
+    if status.get("phase") != "Pending" or pod["metadata"].get("deletionTimestamp"):
+        return False
+    entries = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    if any("running" in entry.get("state", {}) or "terminated" in entry.get("state", {}) for entry in entries):
+        return False
+    scheduled = [c for c in status.get("conditions", []) if c["type"] == "PodScheduled" and c["status"] == "True"]
+    return bool(scheduled) and (now - parse_time(scheduled[0]["lastTransitionTime"])).total_seconds() >= _STUCK_SECONDS
 
 
 class _TakenError(Exception):

@@ -1,25 +1,20 @@
-"""A real API server without a node, which runs beside the full cluster, and an operator on the host."""
+"""A real API server without a node, which runs beside the full cluster, and operators on the host that talk to it."""
 
-import os
-import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "hack"))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cluster import build, lifecycle  # noqa: E402
-from cluster.kubectl import Kubectl  # noqa: E402
-from cluster.layout import layout  # noqa: E402
-from glm5_operator.api.render import crd_yaml  # noqa: E402
+from harness import OperatorProcess, eventually
+
+from cluster import build, lifecycle
+from cluster.kubectl import Kubectl
+from cluster.layout import layout
+from glm5_operator.api.render import crd_yaml
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,62 +43,6 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
     kubectl.run("delete", "namespace", name, "--wait=false")
 
 
-class OperatorProcess:
-    """`glm5-operator run` as a process on the host."""
-
-    def __init__(self, kubectl: Kubectl, namespace: str, log: Path, port: int, **settings: str) -> None:
-        self.port = port
-        self.log = log
-        variables = {
-            "KUBECONFIG": str(kubectl.kubeconfig),
-            "GLM5_OPERATOR_NAMESPACE": namespace,
-            "GLM5_OPERATOR_IDENTITY": f"test-{port}",
-            "GLM5_OPERATOR_METRICS_PORT": str(port),
-            "GLM5_OPERATOR_HEALTH_PORT": str(port + 1),
-            **settings,
-        }
-        with log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "glm5_operator", "run"],
-                env=os.environ | variables,
-                stderr=output,
-            )
-
-    def metric(self, name: str, **labels: str) -> float:
-        """Sum of the series with this name and these labels."""
-        text = httpx.get(f"http://127.0.0.1:{self.port}/metrics").text
-        total = 0.0
-        for line in text.splitlines():
-            series, _, value = line.rpartition(" ")
-            base, _, rest = series.partition("{")
-            if base == name and all(f'{key}="{wanted}"' in rest for key, wanted in labels.items()):
-                total += float(value)
-        return total
-
-    @property
-    def serves(self) -> bool:
-        """Whether its endpoints answer."""
-        try:
-            return httpx.get(f"http://127.0.0.1:{self.port}/metrics").status_code == 200
-        except httpx.TransportError:
-            return False
-
-    @property
-    def acts(self) -> bool:
-        """Whether it holds the Lease and has started its watches."""
-        return self.serves and self.metric("glm5_operator_leader") == 1
-
-    def stop(self) -> int:
-        """SIGTERM; returns the exit status."""
-        self.process.terminate()
-        return self.process.wait(20)
-
-    def kill(self) -> None:
-        """SIGKILL: no goodbye, the Lease stays held."""
-        self.process.kill()
-        self.process.wait(20)
-
-
 @pytest.fixture
 def start_operator(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator[Callable[..., OperatorProcess]]:
     """Starts operators that look at the test's namespace only and keep their Lease there."""
@@ -122,18 +61,3 @@ def start_operator(kubectl: Kubectl, namespace: str, tmp_path: Path) -> Iterator
     for operator in started:
         if operator.process.poll() is None:
             operator.kill()
-
-
-def eventually(check: Callable[[], Any], what: str, seconds: float = 30) -> Any:
-    """The first true value of `check`. Fails with `what` and the last value or error after some seconds."""
-    end = time.monotonic() + seconds
-    last: Any = None
-    while time.monotonic() < end:
-        try:
-            last = check()
-            if last:
-                return last
-        except Exception as error:
-            last = error
-        time.sleep(0.2)
-    pytest.fail(f"not within {seconds} s: {what}; last: {last!r}")

@@ -2,7 +2,7 @@
 
 import json
 
-from conftest import eventually
+from harness import eventually
 from objects import condition, glm5
 
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from conftest import eventually
+from harness import eventually
 from objects import glm5
 
 from glm5_operator import handlers

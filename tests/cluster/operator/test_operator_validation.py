@@ -84,7 +84,7 @@ def test_only_the_source_need_be_given(kubectl, namespace):
 
 
 def test_the_samples_are_accepted(kubectl, namespace):
-    from conftest import ROOT
+    from harness import ROOT
 
     for sample in sorted((ROOT / "manifests" / "samples").glob("*.yaml")):
         kubectl.run("apply", "--dry-run=server", "-n", namespace, "-f", str(sample))

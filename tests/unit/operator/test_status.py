@@ -288,3 +288,30 @@ def test_a_start_is_no_event_but_the_loss_of_service_is():
     assert transitions([], starting) == []
     assert [reason for _, reason, _ in transitions(starting, served)] == ["Serving"]
     assert [kind for kind, _, _ in transitions(served, starting)] == ["Warning"]
+
+
+@pytest.mark.parametrize(
+    ("event", "reason", "words"),
+    [
+        (
+            ("FailedMount", 'MountVolume.SetUp failed for volume "api-key" : secret "keys" not found'),
+            "SecretNotFound",
+            "Secret keys is missing in namespace models",
+        ),
+        (
+            ("FailedMount", "MountVolume.SetUp failed: references non-existent secret key: glm"),
+            "SecretKeyNotFound",
+            "no key glm",
+        ),
+        (
+            ("FailedMount", "hostPath type check failed: /data is not a directory"),
+            "VolumeMount",
+            "/data is not a directory",
+        ),
+    ],
+)
+def test_a_pod_whose_containers_cannot_be_created_tells_what_the_kubelet_told(event, reason, words):
+    found = pod(phase="Pending", conditions=[{"type": "PodScheduled", "status": "True"}])
+    view = view_pods([found], context(), NOW, None, None, {"glm5-a": event})[0]
+    assert (view.phase, view.reason) == ("Failing", reason)
+    assert words in view.message

@@ -20,6 +20,9 @@ REFUSED_EXIT_CODE = 78
 # A pod past its grace period by this much is on a node that no longer answers.
 _LOST_AFTER_SECONDS = 60
 
+# The reason of a pod that is on a node and has no container yet: only events tell what may be wrong.
+CREATING = "ContainerCreating"
+
 _IMAGE_REASONS = ("ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError")
 
 
@@ -63,15 +66,17 @@ def view_pods(
     now: datetime.datetime,
     current_hash: str | None,
     downloads: Mapping[str, Download] | None = None,
+    warnings: Mapping[str, tuple[str, str]] | None = None,
 ) -> list[PodView]:
     """All pods of an object, judged, those with trouble first.
 
-    `current_hash` is the pod-template-hash of the current spec, where it is known; `downloads` is by pod name.
+    `current_hash` is the pod-template-hash of the current spec, where it is known. By pod name: `downloads`, and
+    `warnings` (reason and message) that the kubelet told of pods whose containers it can't create.
     """
     listed = _without_history(list(pods), context.spec.replicas)
     draining = any(pod["metadata"].get("deletionTimestamp") for pod in listed)
     order = ("Failing", "Waiting", "Pending", "Starting", "Draining", "Ready")
-    views = [_view(pod, context, now, current_hash, draining, downloads or {}) for pod in listed]
+    views = [_view(pod, context, now, current_hash, draining, downloads or {}, warnings or {}) for pod in listed]
     return sorted(views, key=lambda view: (order.index(view.phase), view.name))
 
 
@@ -94,6 +99,7 @@ def _view(
     current_hash: str | None,
     draining: bool,
     downloads: Mapping[str, Download],
+    warnings: Mapping[str, tuple[str, str]],
 ) -> PodView:
     status = pod.get("status", {})
     statuses = {
@@ -104,6 +110,8 @@ def _view(
     phase, reason, message = _judge(pod, statuses, context, now, draining)
     if reason == "Downloading" and (download := downloads.get(pod["metadata"]["name"])) is not None:
         message = f"{message}: {_progress(download)}"
+    if reason == CREATING and (warning := warnings.get(pod["metadata"]["name"])) is not None:
+        phase, (reason, message) = "Failing", _explain_warning(*warning, context)
     template_hash = pod["metadata"].get("labels", {}).get("pod-template-hash")
     return PodView(
         name=pod["metadata"]["name"],
@@ -259,6 +267,18 @@ def _explain_end(container: str, ended: Mapping[str, Any]) -> tuple[str, str]:
     return name, f"container {container} exited with code {code}{signal}{log}"
 
 
+def _explain_warning(reason: str, message: str, context: Context) -> tuple[str, str]:
+    """Reason and message for a kubelet's event about a pod without containers."""
+    if (missing := re.search(r'(secret|configmap) "([^"]+)" not found', message)) is not None:
+        kind = {"secret": "Secret", "configmap": "ConfigMap"}[missing[1]]
+        return f"{kind}NotFound", f"{kind} {missing[2]} is missing in namespace {context.namespace}: create it"
+    if (key := re.search(r"references non-existent (?:secret|config) key: (\S+)", message)) is not None:
+        return "SecretKeyNotFound", f"a Secret that the pod mounts has no key {key[1]}: add it, or name another key"
+    if reason in ("FailedMount", "FailedAttachVolume"):
+        return "VolumeMount", f"a volume can't be mounted: {redact(message)[:600]}"
+    return reason, redact(message)[:600]
+
+
 def refusal_of(ended: Mapping[str, Any]) -> tuple[str, str] | None:
     """Reason and message of a program of ours that refused to go on; None for any other end."""
     if ended.get("exitCode") != REFUSED_EXIT_CODE:
@@ -299,7 +319,7 @@ def _judge_starting(
             f"loads weights and warms up for {_minutes(since)} of at most {context.spec.startup.timeout}",
         )
     if pod.get("spec", {}).get("nodeName"):
-        return "Starting", "ContainerCreating", "the node mounts volumes and pulls the image"
+        return "Starting", CREATING, "the node mounts volumes and pulls the image"
     return "Pending", "Pending", "waits for the scheduler"
 
 
