@@ -94,7 +94,7 @@ NOW = Row(
                 "Value #F": "percentunit",
             },
             join="key",
-            height=8,
+            height=6,
         ),
     ],
 )

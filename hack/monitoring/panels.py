@@ -178,7 +178,7 @@ def _heatmap(panel: Heatmap) -> heatmap.Panel:
 
 
 def _table(panel: Table) -> table.Panel:
-    built = table.Panel().cell_height(common_model.TableCellHeight.SM)
+    built = table.Panel().cell_height(common_model.TableCellHeight.SM).min_width(70)
     if panel.join:
         built = built.with_transformation(
             model.DataTransformerConfig(id_val="joinByField", options={"byField": panel.join, "mode": "outer"})

@@ -112,7 +112,7 @@ function configure(frame, panel, custom, colorMode, first) {
     for (const { matcher, properties } of overrides) {
       if (matcher.options === name) for (const { id, value } of properties) config[id] = value;
     }
-    field.config = field.type === FieldType.number ? config : { ...field.config, custom };
+    field.config = field.type === FieldType.number ? config : { ...field.config, custom: config.custom };
     field.state = { seriesIndex: first, displayName: field.config.displayNameFromDS ?? field.config.displayName };
     field.display = getDisplayProcessor({ field, theme });
   });

@@ -82,7 +82,7 @@ try {
   const tab = await browser.newPage();
   tab.on("pageerror", (error) => console.error("page:", error.message));
   await tab.setViewport({ width: Number(options.width), height: 900 });
-  await tab.goto(`http://127.0.0.1:${server.address().port}/`);
+  await tab.goto(`http://127.0.0.1:${server.address().port}/`, { waitUntil: "domcontentloaded", timeout: 120_000 });
   await tab.waitForFunction("window.drawn", { timeout: 120_000 });
   await new Promise((resolve) => setTimeout(resolve, 1500)); // the charts draw themselves in animation frames
   await tab.screenshot({ path: options.out, fullPage: true });

@@ -107,6 +107,18 @@ def test_an_idle_rank_has_an_empty_window_however_much_it_did_before(writer, rea
     assert window.step_s is window.cast_s is window.batch is None
 
 
+@pytest.mark.parametrize("jump_s", [-86_400, 86_400])
+def test_a_jump_of_the_wall_clock_moves_no_window(writer, reader, clock, jump_s):
+    for second in range(5):
+        wall = 1_790_000_000 + second + (jump_s if second > 2 else 0)
+        writer.record(step(step_ms=8)._replace(end_ns=wall * S))
+        writer.add_tokens(2)
+        clock.now += S
+    window = reader.read(window_s=10).window
+    assert (window.steps, window.tokens, window.seconds) == (5, 10, 10.0)
+    assert window.step_s == pytest.approx(0.008)
+
+
 def test_a_ring_shorter_than_the_window_says_how_far_it_reaches(writer, reader, clock):
     for _ in range(1000):
         writer.record(step(step_ms=8))

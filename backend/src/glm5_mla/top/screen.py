@@ -30,8 +30,8 @@ class Style:
 
 def duration(seconds: float | None) -> str:
     """Return a time in the unit that suits it, with three digits."""
-    if seconds is None:
-        return "-"
+    if not seconds:
+        return "-" if seconds is None else "0"
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{_three(seconds / size)} {unit}"
