@@ -25,7 +25,7 @@ demo-down: ## Remove the demo: the embedded cluster whole, or what the demo put 
 	@PYTHONPATH=hack $(PYTHON) -m demo down
 
 ##@ Develop
-.PHONY: venv lint types test-unit test-backend test-cluster test generate
+.PHONY: bench-operator venv lint types test-unit test-backend test-cluster test generate
 $(VENV)/.ready: constraints.txt requirements-dev.txt operator/pyproject.toml backend/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -r requirements-dev.txt -e operator -e backend
@@ -46,6 +46,9 @@ test-unit: venv ## Unit tests: seconds, no cluster
 generate: venv ## Write CRD, install manifest, dashboards and references anew (helm on the PATH, or the cluster's)
 	PATH="$$PATH:$(shell ls -d $(CACHE)/bin/*/ 2>/dev/null | tail -1)" $(BIN)/python hack/generate.py
 	PYTHONPATH=hack $(BIN)/python -m monitoring
+
+bench-operator: venv ## The operator with 100 and 1,000 objects on a control plane (as root): docs/benchmarks/operator.json
+	$(BIN)/python hack/bench_operator.py
 
 test-cluster: venv ## Tests on a real cluster, which they start and stop (as root; KEEP_CLUSTER=1 leaves it up)
 	$(BIN)/pytest tests/cluster

@@ -1,4 +1,4 @@
-"""Writes what is generated from the code: the CRD in chart and manifests, and the install file from the chart.
+"""Writes what is generated from the code: CRD, install file, and the reference of the object.
 
 `--check` writes nothing and fails where a file is not what it would be.
 """
@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from glm5_operator.api.reference import reference_markdown
 from glm5_operator.api.render import crd_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,7 +55,11 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--helm", default=shutil.which("helm") or "", help="the helm program (default: on the PATH)")
     arguments = parser.parse_args()
-    files = {CHART / "templates" / "crd.yaml": chart_crd(), ROOT / "manifests" / "crd.yaml": crd_yaml()}
+    files = {
+        CHART / "templates" / "crd.yaml": chart_crd(),
+        ROOT / "manifests" / "crd.yaml": crd_yaml(),
+        ROOT / "docs" / "api.md": reference_markdown(),
+    }
     stale = [path for path, text in files.items() if not path.exists() or path.read_text() != text]
     if not arguments.check:
         for path, text in files.items():
