@@ -9,7 +9,6 @@ the same port inside: two `socat`s with a Unix socket between them, so that the 
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -172,7 +171,8 @@ def destroy(layout: Layout) -> None:
     _restore_kernel_settings(layout)
     if layout.state.exists():
         _forbid_mounts_below(layout.state)
-        shutil.rmtree(layout.state)
+        # Images have some 100,000 files: rm takes a tenth of shutil's time for them.
+        subprocess.run(["rm", "-rf", "--one-file-system", str(layout.state)], check=True)
 
 
 def _forbid_mounts_below(folder: Path) -> None:

@@ -63,11 +63,10 @@ class Embedded:
     kubectl: Kubectl
 
     @classmethod
-    def up(cls, *, memory: int = 0, disk: int = 0) -> "Embedded":
+    def up(cls, cluster: Layout, *, memory: int = 0, disk: int = 0) -> "Embedded":
         """Bring the embedded cluster up, wanting `memory` and `disk` bytes on top of its own."""
-        embedded = layout("full")
-        binaries = lifecycle.up(embedded, memory=memory, disk=disk)
-        return cls(embedded, Kubectl(f"{binaries}/kubectl", embedded.kubeconfig))
+        binaries = lifecycle.up(cluster, memory=memory, disk=disk)
+        return cls(cluster, Kubectl(f"{binaries}/kubectl", cluster.kubeconfig))
 
     def provide(self, names: tuple[str, ...]) -> dict[str, str]:
         """Build and import; an image whose archive has not changed since its import is left alone."""
@@ -145,7 +144,7 @@ def choose(*, memory: int = 0, disk: int = 0) -> Target:
     """Return the target that CLUSTER names. Raises Failure for another word, and when it cannot be used."""
     match os.environ.get("CLUSTER", "embedded"):
         case "embedded":
-            return Embedded.up(memory=memory, disk=disk)
+            return Embedded.up(layout("full"), memory=memory, disk=disk)
         case "current":
             return Current.find()
         case other:

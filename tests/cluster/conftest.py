@@ -17,6 +17,7 @@ import pytest
 
 from cluster import lifecycle
 from cluster.kubectl import Kubectl
+from cluster.layout import layout
 from demo import install
 from demo.deployment import RESOURCE
 from demo.measure import Measured, measure
@@ -91,8 +92,9 @@ class Line:
 
 @pytest.fixture(scope="session")
 def line():
-    """The whole line, brought up; whatever an earlier, killed run left behind is started over."""
-    target = Embedded.up(memory=5 << 30, disk=8 << 30)
+    """The whole line, brought up in a cluster of its own, beside whatever a demo runs in."""
+    cluster = layout("full", {**os.environ, "STATE": "/var/lib/glm5-test", "API_PORT": "6446"})
+    target = Embedded.up(cluster, memory=5 << 30, disk=8 << 30)
     kubectl = target.kubectl
     # A run that was killed may have left its objects, and with them its GPUs taken.
     kubectl.run("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=true", timeout=180)
