@@ -15,7 +15,8 @@ from .progress import say, wait_until
 
 @contextlib.contextmanager
 def alone(layout: Layout) -> Iterator[None]:
-    """Hold the cluster's lock: two runs of up or down must not meet. Waits for the other one."""
+    """Hold the cluster's lock: two runs of up or down must not meet. Waits for the other one. Only root may."""
+    preflight.want_root()
     layout.cache.mkdir(parents=True, exist_ok=True)
     with (layout.cache / f"{layout.state.name}.lock").open("w") as lock:
         try:
@@ -124,7 +125,8 @@ class Status:
 
 
 def status(layout: Layout) -> Status:
-    """Look, and change nothing. `memory` is that of the cluster's own programs, in bytes."""
+    """Look, and change nothing. `memory` is that of the cluster's own programs, in bytes. Only root may."""
+    preflight.want_root()
     binaries = build.folder(layout)
     members = sandbox.members(layout)
     return Status(

@@ -18,10 +18,14 @@ BUILD_DISK = 12 * GIB
 RUN_DISK = 3 * GIB
 
 
-def check(layout: Layout, *, to_build: bool, memory: int = 0, disk: int = 0) -> None:
-    """Raise Failure with every reason why `up` cannot work here. `memory` and `disk` are bytes wanted on top."""
+def want_root() -> None:
+    """Raise Failure for anyone but root, who could not even see the cluster's processes."""
     if os.geteuid() != 0:
         raise Failure("This needs root (namespaces, containerd, kubelet). Run it again with sudo, or as root.")
+
+
+def check(layout: Layout, *, to_build: bool, memory: int = 0, disk: int = 0) -> None:
+    """Raise Failure with every reason why `up` cannot work here. `memory` and `disk` are bytes wanted on top."""
     wanted_memory = memory + (NODE_MEMORY if layout.has_node else CONTROL_PLANE_MEMORY)
     problems = [
         *_tools(to_build),

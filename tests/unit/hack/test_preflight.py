@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from cluster import preflight
+from cluster import lifecycle, preflight
 from cluster.layout import layout
 from cluster.progress import Failure
 
@@ -18,18 +18,14 @@ def cluster(tmp_path):
     return replace(layout("full", {}), state=tmp_path / "state", cache=tmp_path / "cache", api_port=port)
 
 
-@pytest.fixture
-def as_root(monkeypatch):
-    monkeypatch.setattr(preflight.os, "geteuid", lambda: 0)
-
-
-def test_without_root_it_says_so(cluster, monkeypatch):
+@pytest.mark.parametrize("action", [lifecycle.up, lifecycle.down, lifecycle.status])
+def test_without_root_nothing_is_touched_and_it_says_so(cluster, monkeypatch, action):
     monkeypatch.setattr(preflight.os, "geteuid", lambda: 1000)
     with pytest.raises(Failure, match=r"needs root.*sudo"):
-        preflight.check(cluster, to_build=False)
+        action(cluster)
+    assert not cluster.cache.exists()
 
 
-@pytest.mark.usefixtures("as_root")
 def test_a_taken_port_is_named_with_two_remedies(cluster):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", cluster.api_port))
@@ -38,7 +34,6 @@ def test_a_taken_port_is_named_with_two_remedies(cluster):
             preflight.check(cluster, to_build=False)
 
 
-@pytest.mark.usefixtures("as_root")
 def test_too_little_memory_and_disk_are_both_said_at_once(cluster):
     with pytest.raises(Failure) as failure:
         preflight.check(cluster, to_build=False, memory=1 << 50, disk=1 << 60)
@@ -46,7 +41,6 @@ def test_too_little_memory_and_disk_are_both_said_at_once(cluster):
     assert "CACHE= and STATE=" in str(failure.value)
 
 
-@pytest.mark.usefixtures("as_root")
 def test_go_is_asked_for_only_when_something_is_to_be_built(cluster, monkeypatch):
     monkeypatch.setattr(preflight.packages, "go_version", lambda: None)
     preflight.check(cluster, to_build=False)
@@ -54,7 +48,6 @@ def test_go_is_asked_for_only_when_something_is_to_be_built(cluster, monkeypatch
         preflight.check(cluster, to_build=True)
 
 
-@pytest.mark.usefixtures("as_root")
 def test_a_go_that_is_too_old_is_named(cluster, monkeypatch):
     monkeypatch.setattr(preflight.packages, "go_version", lambda: (1, 19))
     with pytest.raises(Failure, match=r"Go 1\.19 is too old"):
