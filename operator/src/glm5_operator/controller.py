@@ -130,9 +130,10 @@ class Controller:
     async def _converge(self, key: Key, context: Context, body: dict[str, Any]) -> tuple[bool, list[Problem], bool]:
         """Writes children. Returns whether anything was written, what stood in the way, and whether to come back."""
         wanted = wanted_children(context, pod_monitor_api=await self._has_pod_monitor())
-        live = await self._live_children(key, wanted)
-        problems: list[Problem] = []
-        changed = retry = False
+        live, forbidden = await self._live_children(key, wanted)
+        problems = [_api_problem(error, kind) for kind, error in forbidden.items()]
+        wanted = {kind: manifest for kind, manifest in wanted.items() if kind not in forbidden}
+        changed, retry = False, bool(forbidden)
         created: list[str] = []
         restored: list[str] = []
         applied = self._applied.setdefault(key, {})
@@ -163,12 +164,31 @@ class Controller:
             await self._tell(body, "Normal", "Restored", message)
         return changed, problems, retry
 
-    async def _live_children(self, key: Key, wanted: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Children by kind, from the watches. Those not seen there are asked for: a stranger may hold the name."""
-        live = {kind: self.store.child(key, kind, key[1]) for kind in CHILD_KINDS}
-        unseen = [kind for kind in wanted if live[kind] is None]
-        live |= zip(unseen, await asyncio.gather(*(self._cluster.get(kind, *key) for kind in unseen)), strict=True)
-        return {kind: child for kind, child in live.items() if child is not None}
+    async def _live_children(
+        self, key: Key, wanted: Mapping[str, Any]
+    ) -> tuple[dict[str, dict[str, Any]], dict[str, ApiError]]:
+        """Children by kind, from the watches, and refusals by kind where the operator may not even look.
+
+        Children not seen by the watches are asked for: a stranger may hold the name.
+        """
+        seen = {kind: self.store.child(key, kind, key[1]) for kind in CHILD_KINDS}
+        unseen = [kind for kind in wanted if seen[kind] is None]
+        answers = await asyncio.gather(*(self._look(kind, key) for kind in unseen))
+        forbidden = {}
+        for kind, answer in zip(unseen, answers, strict=True):
+            if isinstance(answer, ApiError):
+                forbidden[kind] = answer
+            else:
+                seen[kind] = answer
+        return {kind: child for kind, child in seen.items() if child is not None}, forbidden
+
+    async def _look(self, kind: str, key: Key) -> dict[str, Any] | ApiError | None:
+        try:
+            return await self._cluster.get(kind, *key)
+        except ApiError as error:
+            if error.code != 403:
+                raise
+            return error
 
     async def _apply(
         self,
@@ -335,7 +355,7 @@ def _api_problem(error: ApiError, kind: str) -> Problem:
     if error.code == 403:
         if "exceeded quota" in error.message:
             return Problem("QuotaExceeded", error.message)
-        return Problem("Forbidden", f"the operator may not write {kind}: {error.message}")
+        return Problem("Forbidden", f"the operator lacks a right over {kind}: {error.message}")
     if error.code in (400, 422):
         return Problem("ChildRefused", f"the API server refuses the {kind}: {error.message}")
     if error.code == 404:

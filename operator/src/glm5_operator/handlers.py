@@ -52,9 +52,11 @@ def _watch_child(
         controller.seen(kind, event["type"] or "ADDED", dict(event["object"]))
 
 
-def build_settings() -> kopf.OperatorSettings:
+def build_settings(*, clusterwide: bool) -> kopf.OperatorSettings:
     """Kopf's settings."""
     settings = kopf.OperatorSettings()
+    # Watching for new APIs and namespaces takes rights over the whole cluster.
+    settings.scanning.disabled = not clusterwide
     settings.posting.enabled = False
     settings.networking.connect_timeout = 10
     settings.networking.request_timeout = 60
@@ -72,7 +74,7 @@ async def watch(controller: Controller, settings: Settings) -> None:
     logging.getLogger("kopf").setLevel(logging.WARNING)
     await kopf.operator(
         registry=build_registry(controller),
-        settings=build_settings(),
+        settings=build_settings(clusterwide=not settings.watch_namespaces),
         standalone=True,
         # Kopf would ask for the name of the process's user, and an unprivileged container's has none.
         identity=settings.identity,

@@ -8,7 +8,8 @@ import signal
 import sys
 
 from . import handlers, web
-from .cluster import Cluster
+from .api import names
+from .cluster import ApiError, Cluster
 from .controller import Controller
 from .decode_reader import DecodeReader
 from .leader import Leader, LostError
@@ -19,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 # A pass takes milliseconds, one that waits for a slow API server half a minute.
 _STUCK_SECONDS = 180.0
+
+_DEFINITION_SECONDS = 3.0
 
 
 def utc_now() -> datetime.datetime:
@@ -94,23 +97,18 @@ async def run(settings: Settings) -> int:
 
 async def _act(controller: Controller, leader: Leader, cluster: Cluster, settings: Settings, metrics: Metrics) -> None:
     """Waits for the Lease, then does the operator's work until the watches stop. Raises where a part of it fails."""
+    if settings.leader_election:
+        await leader.acquire()
+        controller.may_act = leader.holds
+    metrics.leader.set(1)
+    keep = [asyncio.create_task(leader.keep())] if settings.leader_election else []
     parts = [
-        handlers.watch(controller, settings),
+        _watch(controller, cluster, settings),
         DecodeReader(controller, settings, metrics).run(),
         _sweep(controller, settings),
         *(controller.queue.work(controller.handle) for _ in range(settings.workers)),
     ]
-    if settings.leader_election:
-        try:
-            await leader.acquire()
-        except BaseException:
-            for part in parts:
-                part.close()
-            raise
-        controller.may_act = leader.holds
-        parts.append(leader.keep())
-    metrics.leader.set(1)
-    tasks = [asyncio.create_task(part) for part in parts]
+    tasks = keep + [asyncio.create_task(part) for part in parts]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -119,6 +117,22 @@ async def _act(controller: Controller, leader: Leader, cluster: Cluster, setting
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _watch(controller: Controller, cluster: Cluster, settings: Settings) -> None:
+    """Watches once the CustomResourceDefinition is there: a watch started before would see nothing."""
+    while not await _defined(cluster):
+        logger.warning("the cluster has no %s: apply manifests/crd.yaml, or install the chart", names.KIND)
+        await asyncio.sleep(_DEFINITION_SECONDS)
+    await handlers.watch(controller, settings)
+
+
+async def _defined(cluster: Cluster) -> bool:
+    try:
+        return await cluster.has_api(names.API_VERSION, names.PLURAL)
+    except ApiError as error:
+        logger.warning("%s", error)
+        return False
 
 
 async def _sweep(controller: Controller, settings: Settings) -> None:
