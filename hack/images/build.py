@@ -39,7 +39,8 @@ class Store:
     def locked(self) -> Iterator[None]:
         """Keep other builds out of this store: they wait here, and then find what this one built.
 
-        Afterwards nothing of the store is mounted: buildah itself leaves a mount behind.
+        What a killed build left is cleared first. Afterwards nothing of the store is mounted: buildah itself leaves a
+        mount behind.
         """
         with (self.archives / ".lock").open("w") as lock:
             try:
@@ -47,11 +48,26 @@ class Store:
             except BlockingIOError:
                 say("waiting for another build of images to end")
                 fcntl.flock(lock, fcntl.LOCK_EX)
+            self._clear_scratch()
             try:
                 yield
             finally:
                 # It fails where nothing was built: then there is no such mount.
                 subprocess.run(["umount", self._storage / "overlay"], stderr=subprocess.DEVNULL, check=False)
+
+    def scratch(self) -> tempfile.TemporaryDirectory[str]:
+        """Return a directory for one build, on the archives' file system."""
+        return tempfile.TemporaryDirectory(dir=self.archives, prefix=SCRATCH)
+
+    def _clear_scratch(self) -> None:
+        """Remove earlier builds' scratch directories, with what debootstrap mounted in them."""
+        below = f"{self.archives}/{SCRATCH}"
+        mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        for mount in sorted((point for point in mounted if point.startswith(below)), reverse=True):
+            if subprocess.run(["umount", mount], check=False).returncode:
+                raise Failure(f"An earlier, killed build left {mount} mounted: unmount it, then run this again.")
+        for directory in self.archives.glob(f"{SCRATCH}*"):
+            shutil.rmtree(directory)
 
     def buildah(self, *arguments: str | Path) -> list[str | Path]:
         """Return a buildah command line that works in this store."""
@@ -72,6 +88,7 @@ class Store:
 
 
 KEY_LABEL = "dev.glm5.inputs"
+SCRATCH = "building-"
 # Of each image, beside the one being built: another checkout may be about to load its own.
 KEPT_ARCHIVES = 2
 
@@ -144,7 +161,7 @@ def _build_one(recipe: Recipe, inputs_key: str, known: Mapping[str, Recipe], sto
     begin = time.monotonic()
     say(f"building image {recipe.image}")
     log = store.log / f"image-{recipe.name}.log"
-    with tempfile.TemporaryDirectory(dir=store.archives) as scratch:
+    with store.scratch() as scratch:
         context = REPOSITORY
         if recipe.base is None:
             context = Path(scratch)

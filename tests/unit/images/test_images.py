@@ -1,5 +1,9 @@
 """Which images are built, and when one is built anew."""
 
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from cluster.progress import Failure
@@ -83,3 +87,28 @@ def test_without_root_it_says_so(monkeypatch):
     monkeypatch.setattr(build.os, "geteuid", lambda: 1000)
     with pytest.raises(Failure, match="root"):
         build.ensure(["operator"])
+
+
+def test_what_a_killed_build_left_is_gone_when_the_next_one_begins(tmp_path):
+    store = build.Store(tmp_path)
+    left = store.archives / f"{build.SCRATCH}abc"
+    (left / "rootfs").mkdir(parents=True)
+    archive = store.archives / "operator-0123456789abcdef.tar"
+    archive.touch()
+    with store.locked():
+        assert not left.exists()
+    assert archive.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_what_a_killed_build_left_mounted_is_unmounted_and_not_deleted_through(tmp_path):
+    store = build.Store(tmp_path)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/kept").touch()
+    mounted = store.archives / f"{build.SCRATCH}abc/rootfs/proc"
+    mounted.mkdir(parents=True)
+    subprocess.run(["mount", "--bind", tmp_path / "outside", mounted], check=True)
+    with store.locked():
+        assert not mounted.exists()
+    assert (tmp_path / "outside/kept").exists()
+    assert str(mounted) not in Path("/proc/mounts").read_text()
