@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import openai
@@ -95,6 +96,9 @@ def test_sigterm_ends_it_after_the_running_answer_and_leaves_nothing(server, cli
     running.join()
     assert answers[0].usage.completion_tokens == 600
     assert server.process.wait(120) == 0
+    deadline = time.monotonic() + 10
+    while _members(session) and time.monotonic() < deadline:
+        time.sleep(0.1)
     assert _members(session) == []
 
 
@@ -123,10 +127,11 @@ def _child(pid):
 
 
 def _members(session):
-    """The processes of the session that the launcher made for SGLang."""
+    """The processes that run in the session that the launcher made for SGLang."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(ProcessLookupError):
-            if os.getsid(int(pid)) == session:
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            if state != "Z" and os.getsid(int(pid)) == session:
                 found.append(int(pid))
     return found

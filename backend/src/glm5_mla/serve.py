@@ -47,9 +47,11 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def termination_log() -> Iterator[str]:
-    """Yield the path of the file where a refusal is written: the container's, or a passing one outside Kubernetes."""
-    if os.access(refusal.TERMINATION_LOG, os.W_OK):
-        yield refusal.TERMINATION_LOG
+    """Yield the path of the empty file where a refusal is written: the container's, or a passing one elsewhere."""
+    path = os.environ.get(refusal.TERMINATION_LOG_VARIABLE) or refusal.TERMINATION_LOG
+    if os.access(path, os.W_OK):
+        os.truncate(path, 0)
+        yield path
     else:
         with tempfile.NamedTemporaryFile(prefix="glm5-termination-") as file:
             yield file.name

@@ -47,15 +47,15 @@ def alive(pid):
     ("program", "status"), [("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 137)]
 )
 def test_the_server_s_own_failure_is_the_container_s(tmp_path, program, status):
-    assert launcher(tmp_path, program).wait(20) == status
+    assert launcher(tmp_path, program).wait(60) == status
 
 
 def test_a_server_that_ends_by_itself_has_failed(tmp_path):
-    assert launcher(tmp_path, "pass").wait(20) == 1
+    assert launcher(tmp_path, "pass").wait(60) == 1
 
 
 def test_help_is_no_failure(tmp_path):
-    assert launcher(tmp_path, "pass", ["--help"]).wait(20) == 0
+    assert launcher(tmp_path, "pass", ["--help"]).wait(60) == 0
 
 
 def test_what_a_rank_refuses_is_the_exit_status_however_the_server_died(tmp_path):
@@ -65,7 +65,7 @@ def test_what_a_rank_refuses_is_the_exit_status_however_the_server_died(tmp_path
         Refusal("WrongBackend", "Rank 1 says so.").record()
         os.kill(os.getpid(), 9)
     """
-    assert launcher(tmp_path, server).wait(20) == refusal.EXIT_STATUS
+    assert launcher(tmp_path, server).wait(60) == refusal.EXIT_STATUS
 
 
 def test_sigterm_lets_the_server_finish(tmp_path):
@@ -82,7 +82,7 @@ def test_sigterm_lets_the_server_finish(tmp_path):
     process = launcher(tmp_path, server)
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     assert process.stdout.read() == "drained\n"
 
 
@@ -92,7 +92,7 @@ def test_a_server_that_is_still_loading_stops_at_once(tmp_path, number):
     assert process.stdout.readline() == "loading\n"
     begin = time.monotonic()
     process.send_signal(number)
-    assert process.wait(20) == 128 + signal.SIGTERM
+    assert process.wait(60) == 128 + signal.SIGTERM
     assert time.monotonic() - begin < 10
 
 
@@ -105,7 +105,7 @@ def test_ranks_that_outlive_the_server_are_ended(tmp_path):
     """
     process = launcher(tmp_path, server)
     rank = int(process.stdout.readline())
-    assert process.wait(20) == 1
+    assert process.wait(60) == 1
     deadline = time.monotonic() + 5
     while alive(rank) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -115,13 +115,13 @@ def test_ranks_that_outlive_the_server_are_ended(tmp_path):
 def test_an_earlier_life_s_files_are_gone_before_the_server_starts(tmp_path):
     (tmp_path / "rank-0").write_text("old")
     server = "import os, sys; sys.exit(os.path.exists(os.environ['GLM5_RUN_DIR'] + '/rank-0') and 5 or 6)"
-    assert launcher(tmp_path, server).wait(20) == 6
+    assert launcher(tmp_path, server).wait(60) == 6
 
 
 def test_the_key_is_neither_in_the_server_s_arguments_nor_in_its_environment(tmp_path):
     server = "import sys; print(sys.argv[1:]); sys.exit(4)"
     process = launcher(tmp_path, server, ["--port", "1"])
-    assert process.wait(20) == 4
+    assert process.wait(60) == 4
     assert process.stdout.read() == "['--port', '1']\n"
 
 
@@ -189,3 +189,18 @@ def test_every_reason_to_refuse_is_explained():
     explained = set(re.findall(r"`([A-Z][A-Za-z]+)`", (root / "docs/images.md").read_text()))
     assert len(reasons) > 10
     assert reasons <= explained, reasons - explained
+
+
+def test_the_termination_log_that_the_environment_names_is_the_one_written_and_starts_empty(tmp_path, monkeypatch):
+    log = tmp_path / "log"
+    log.write_text("of an earlier life")
+    monkeypatch.setenv(refusal.TERMINATION_LOG_VARIABLE, str(log))
+    server = """
+        from glm5_mla.refusal import Refusal
+        Refusal("WrongBackend", "Rank 1 says so.").record()
+        raise SystemExit(1)
+    """
+    assert launcher(tmp_path, server).wait(60) == refusal.EXIT_STATUS
+    assert json.loads(log.read_text())["reason"] == "WrongBackend"
+    assert launcher(tmp_path, "raise SystemExit(3)").wait(60) == 3
+    assert log.read_text() == ""
