@@ -159,7 +159,7 @@ def test_a_deleted_object_takes_its_children_with_it(line, modes):
 
 BAD = {
     "two sources": (
-        {"model": {"source": {"persistentVolumeClaim": {"claimName": "x"}, "huggingFace": {"repo": "a/b"}}}},
+        {"model": {"source": {"persistentVolumeClaim": {"claimName": "x"}, "image": {"reference": "a/b:c"}}}},
         ["spec.model.source", "exactly one"],
     ),
     "no source": ({"model": {"source": {}}}, ["spec.model.source", "exactly one"]),
