@@ -49,11 +49,6 @@ class ApiError(Exception):
         self.message = message
         self.request = request
 
-    @property
-    def transient(self) -> bool:
-        """Whether the same request may succeed later with nobody acting."""
-        return self.code in (0, 409, 429) or self.code >= 500
-
 
 class Cluster:
     """Reads and writes of Kubernetes objects.

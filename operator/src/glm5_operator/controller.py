@@ -144,8 +144,8 @@ class Controller:
                     applied.pop(action.kind, None)
                 else:
                     kind = action.manifest["kind"]
-                    await self._apply(key, action, live, applied, body)
-                    if action.restores:
+                    altered = await self._apply(action, live.get(kind), applied, body)
+                    if action.restores and altered:
                         restored.append(kind)
                     elif kind not in live:
                         created.append(kind)
@@ -191,25 +191,21 @@ class Controller:
             return error
 
     async def _apply(
-        self,
-        key: Key,
-        action: Apply,
-        live: Mapping[str, dict[str, Any]],
-        applied: dict[str, Applied],
-        body: dict[str, Any],
-    ) -> None:
+        self, action: Apply, current: dict[str, Any] | None, applied: dict[str, Applied], body: dict[str, Any]
+    ) -> bool:
+        """Sends a child. Returns whether that changed it. Raises _TakenError where it is somebody else's."""
         manifest, uid = action.manifest, body["metadata"]["uid"]
         kind, name = manifest["kind"], manifest["metadata"]["name"]
-        current = live.get(kind)
         if current is not None and not owned(current, uid):
             holder = foreign_controller(current, uid)
-            if holder == f"{KIND}/{key[1]}":
+            if holder == f"{KIND}/{name}":
                 raise _TakenError(f"{kind} {name} of a former object of this name is still being deleted")
             held = f"belongs to {holder}" if holder else "was made by somebody else"
             raise _TakenError(f"{kind} {name} {held}: rename this object, or delete that {kind}")
         result = await self._cluster.apply(manifest)
         applied[kind] = Applied(spec_hash(manifest), digest_of(projection(result, manifest)))
         self.store.put(kind, result)
+        return current is None or result["metadata"]["resourceVersion"] != current["metadata"]["resourceVersion"]
 
     async def _warnings(self, key: Key) -> dict[str, tuple[str, str]]:
         """What the kubelet last complained of, by name, for pods that have long been on a node without containers."""

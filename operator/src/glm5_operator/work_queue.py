@@ -27,13 +27,6 @@ class WorkQueue:
         self._observe_depth = observe_depth
         self._observe_wait = observe_wait
         self._background: set[asyncio.Task[None]] = set()
-        self.last_finished = time.monotonic()
-        """When the last pass ended, or the queue was made (monotonic clock, seconds)."""
-
-    @property
-    def depth(self) -> int:
-        """Keys that wait."""
-        return len(self._waiting)
 
     @property
     def oldest_wait(self) -> float:
@@ -99,7 +92,6 @@ class WorkQueue:
 
     def _finish(self, key: Key, succeeded: bool) -> None:
         self._active.discard(key)
-        self.last_finished = time.monotonic()
         if succeeded:
             self._failures.pop(key, None)
         else:

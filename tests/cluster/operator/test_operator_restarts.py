@@ -57,8 +57,8 @@ async def live(namespace, dies_after=None):
     tasks = [asyncio.create_task(work()), asyncio.create_task(handlers.watch(controller, settings))]
     try:
         seen = None
-        while not death.done() and seen != (connected.writes, controller.queue.depth):
-            seen = (connected.writes, controller.queue.depth)
+        while not death.done() and (seen != connected.writes or controller.queue.oldest_wait > 0):
+            seen = connected.writes
             await asyncio.wait({death}, timeout=SETTLE_SECONDS)
         return connected.writes
     finally:
@@ -133,6 +133,18 @@ def test_killed_after_any_write_of_create_update_and_scale_it_converges_to_the_s
             asyncio.run(live(namespace))
             settle(kubectl, namespace)
             assert outcome(kubectl, namespace) == reference[change], f"{change}, killed after write {dies_after}"
+
+
+def test_a_restart_writes_no_event_about_values_that_the_server_writes_otherwise(kubectl, namespace, kubeconfig):
+    kubectl.run("apply", "-f", "-", text=glm5(namespace, server={"resources": {"limits": {"memory": "2048Mi"}}}))
+    asyncio.run(live(namespace))
+    limits = kubectl.get("deployment", "glm5", "-n", namespace)["spec"]["template"]["spec"]["containers"][0][
+        "resources"
+    ]
+    assert limits["limits"]["memory"] == "2Gi"
+    asyncio.run(live(namespace))
+    events = kubectl.get("events", "-n", namespace, "--field-selector=involvedObject.kind=GLM5Deployment")["items"]
+    assert [event["reason"] for event in events] == ["Created"]
 
 
 def test_a_list_key_of_the_api_is_ours_too(kubectl):

@@ -1,9 +1,14 @@
-"""A server on loopback that speaks as much of the Hugging Face hub's HTTP API as a download needs."""
+"""A server that speaks as much of the Hugging Face hub's HTTP API as a download needs.
+
+Tests start it on loopback; `python hub.py REPO DIRECTORY PORT` serves a directory, as in a pod of the cluster tests.
+"""
 
 import hashlib
 import json
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -13,8 +18,15 @@ class Hub(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, repo: str, files: dict[str, bytes], cut_after: int | None = None, cuts: int = 0) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(
+        self,
+        repo: str,
+        files: dict[str, bytes],
+        cut_after: int | None = None,
+        cuts: int = 0,
+        address: tuple[str, int] = ("127.0.0.1", 0),
+    ) -> None:
+        super().__init__(address, _Handler)
         self.repo = repo
         self.files = files
         self.cut_after = cut_after
@@ -78,6 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, b"", headers, length=len(data))
             return
         self.server.bodies.append((name, first))
+        print(f"body of {name} from byte {first}", flush=True)
         rest = data[first:]
         if self.server.cut_after is not None and self.server.cuts > 0 and len(rest) > self.server.cut_after:
             self.server.cuts -= 1
@@ -96,3 +109,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         pass
+
+
+def main() -> None:
+    repo, directory, port = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    found = [path for path in directory.rglob("*") if path.is_file() and not path.name.startswith(".")]
+    files = {str(path.relative_to(directory)): path.read_bytes() for path in found}
+    Hub(repo, files, address=("0.0.0.0", port)).serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -289,8 +289,3 @@ def transitions(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str
             ("Normal" if good else "Warning", entry["reason"], f"{kind} is {entry['status']}: {entry['message']}")
         )
     return told
-
-
-def same(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Whether writing `after` would change nothing."""
-    return dict(before) == dict(after)
