@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rank_steps import INFO, MS, Clock, S, step
 
+from glm5_mla.timing import rankfile
 from glm5_mla.timing.rankfile import (
     BUCKET_BOUNDS_NS,
     HEADER,
@@ -227,6 +228,14 @@ def test_a_file_of_another_version_says_what_to_do(writer, reader, tmp_path):
     data[8] = 99
     rank_path(tmp_path, 0).write_bytes(data)
     with pytest.raises(RankFileError, match=r"version 99.*same image") as error:
+        reader.read()
+    assert error.value.reason == "version"
+
+
+def test_a_file_with_other_buckets_is_of_another_version_too(start_rank, reader, monkeypatch):
+    monkeypatch.setattr(rankfile, "BUCKET_BOUNDS_NS", rankfile.BUCKET_BOUNDS_NS[:-2])
+    start_rank()
+    with pytest.raises(RankFileError, match=r"27 buckets.*same image") as error:
         reader.read()
     assert error.value.reason == "version"
 

@@ -135,14 +135,14 @@ class RankReader:
         if len(head) < HEADER.size:
             raise RankFileError(f"{self.path} is cut short", "damaged")
         _, version, rank, world_size, pid, start_ns, capacity, bounds, crc = HEADER.unpack(head)
-        if version != VERSION:
+        if version == VERSION and (zlib.crc32(head[:-4]) != crc or capacity == 0):
+            raise RankFileError(f"{self.path} has a damaged header", "damaged")
+        if (version, bounds) != (VERSION, len(BUCKET_BOUNDS_NS)):
             raise RankFileError(
-                f"{self.path} has format version {version} and this program reads {VERSION}:"
-                " run the exporter from the same image as the server",
+                f"{self.path} has format version {version} with {bounds} buckets and this program reads version"
+                f" {VERSION} with {len(BUCKET_BOUNDS_NS)}: run the exporter from the same image as the server",
                 "version",
             )
-        if zlib.crc32(head[:-4]) != crc or bounds != len(BUCKET_BOUNDS_NS) or capacity == 0:
-            raise RankFileError(f"{self.path} has a damaged header", "damaged")
 
         for _ in range(_ATTEMPTS):
             totals = _newest_totals(descriptor)
