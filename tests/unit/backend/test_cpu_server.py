@@ -144,7 +144,7 @@ def test_a_server_that_cannot_serve_as_asked_refuses_with_reason_and_remedy(
     server = Server(MODES[mode]._replace(name=f"refused-{reason}"), work / "tiny", work, 38500, [*COMMON, *arguments])
     try:
         with pytest.raises(RuntimeError, match="did not start"):
-            server.wait(time.time() + 300)
+            server.wait(time.time() + 600)
     finally:
         server.stop()
     refused = json.loads(log.read_text())
