@@ -55,7 +55,9 @@ def model(kubectl: Kubectl, namespace: str, image: str) -> None:
         name, namespace, image=image, command=["glm5-mla", "tiny-model", "--out", "/models"], claim=CLAIM
     )
     jobs.start(kubectl, objects)
-    jobs.finish(kubectl, name, namespace, timeout=180)
+    # In a cluster that pulls images, this is where a node fetches the server's: 2 GB.
+    with explained(kubectl, namespace):
+        jobs.finish(kubectl, name, namespace, timeout=900)
 
 
 def claim(namespace: str) -> dict[str, Any]:
