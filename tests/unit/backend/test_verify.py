@@ -1,0 +1,133 @@
+"""Proving that our backend is in place, and refusing models and pools that it doesn't serve."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from glm5_mla.refusal import Refusal
+from glm5_mla.settings import KvCast, Settings
+from glm5_mla.sglang import create, verify
+from glm5_mla.timing.rankfile import BackendInfo, RankWriter
+
+
+@pytest.fixture
+def writers():
+    made = []
+    yield made
+    for writer in made:
+        writer.close()
+
+
+def rank_file(folder, writers, rank, verified=True):
+    writers.append(RankWriter(folder, rank, 2, BackendInfo("Never", "cuda", "0.1.0", verified=verified)))
+
+
+def test_ranks_that_all_say_so_are_proof(tmp_path, writers):
+    for rank in range(2):
+        rank_file(tmp_path, writers, rank)
+    verify.ranks(tmp_path, 2)
+
+
+def test_a_rank_without_a_file_is_named(tmp_path, writers):
+    rank_file(tmp_path, writers, 0)
+    with pytest.raises(Refusal, match="Rank 1 did not report"):
+        verify.ranks(tmp_path, 2)
+
+
+def test_a_rank_that_is_not_verified_is_named(tmp_path, writers):
+    rank_file(tmp_path, writers, 0, verified=False)
+    with pytest.raises(Refusal, match="Rank 0 reports an attention backend that is not verified"):
+        verify.ranks(tmp_path, 1)
+
+
+def test_backends_are_found_inside_of_wrappers():
+    decode, prefill = SimpleNamespace(), SimpleNamespace()
+    hybrid = SimpleNamespace(decode_backend=decode, prefill_backend=prefill)
+    assert list(verify.leaves(SimpleNamespace(primary=hybrid))) == [decode, prefill]
+
+
+@pytest.mark.sglang
+class TestWithSGLang:
+    @staticmethod
+    def runner(names, mla=True, backend=None):
+        return SimpleNamespace(
+            prefill_attention_backend_str=names[0],
+            decode_attention_backend_str=names[1],
+            use_mla_backend=mla,
+            attn_backend=backend or SimpleNamespace(),
+            device="cpu",
+        )
+
+    @pytest.fixture
+    def registry(self):
+        from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
+
+        before = dict(ATTENTION_BACKENDS)
+        yield ATTENTION_BACKENDS
+        ATTENTION_BACKENDS.clear()
+        ATTENTION_BACKENDS.update(before)
+
+    def test_the_plugin_takes_the_name_and_leaves_all_others(self, registry):
+        from glm5_mla.sglang import plugin
+
+        before = dict(registry)
+        plugin.register()
+        verify.process()
+        assert {name for name in registry if registry[name] is not before.get(name)} <= {"flashinfer"}
+
+    def test_without_the_plugin_the_process_is_refused_and_told_what_left_it_out(self, registry, monkeypatch):
+        registry["flashinfer"] = lambda runner: None
+        monkeypatch.setenv("SGLANG_PLUGINS", "other")
+        with pytest.raises(Refusal, match="SGLANG_PLUGINS=other leaves it out"):
+            verify.process()
+
+    def test_a_draft_model_that_is_not_mla_gets_sglangs_own_backend(self, registry):
+        from glm5_mla.sglang import plugin
+
+        shipped = object()
+        registry["flashinfer"] = lambda runner: shipped
+        plugin.register()
+        assert registry["flashinfer"](SimpleNamespace(use_mla_backend=False)) is shipped
+
+    def test_another_class_under_our_name_is_refused(self):
+        with pytest.raises(Refusal, match="runs in SimpleNamespace, not in glm5-mla's backend"):
+            verify.backend_in_use(self.runner(("flashinfer", "flashinfer")))
+
+    def test_sglangs_sparse_backend_is_accepted_as_one_that_casts_nothing(self):
+        info = verify.backend_in_use(self.runner(("dsa", "dsa")))
+        assert (info.kv_cast, info.kernel, info.verified) == ("Never", "sglang-dsa", True)
+
+    def test_other_backends_are_left_alone_until_ours_is_required(self, monkeypatch):
+        monkeypatch.delenv("GLM5_BACKEND_REQUIRED", raising=False)
+        assert verify.backend_in_use(self.runner(("triton", "triton"))) is None
+        monkeypatch.setenv("GLM5_BACKEND_REQUIRED", "1")
+        with pytest.raises(Refusal, match="attention backend triton; set --attention-backend flashinfer"):
+            verify.backend_in_use(self.runner(("triton", "triton")))
+        with pytest.raises(Refusal, match="multi-head latent attention"):
+            verify.backend_in_use(self.runner(("flashinfer", "flashinfer"), mla=False))
+
+    @pytest.mark.parametrize(
+        ("latent", "dtype", "kv_cast", "reason"),
+        [
+            ((256, 64), "float8_e4m3fn", KvCast.NEVER, "UnsupportedModel"),
+            ((512, 64), "float8_e5m2", KvCast.NEVER, "UnsupportedPool"),
+            ((512, 64), "bfloat16", KvCast.WHOLE_POOL, "NothingToCast"),
+        ],
+    )
+    def test_what_the_backend_does_not_serve_is_refused(self, latent, dtype, kv_cast, reason):
+        import torch
+
+        pool = SimpleNamespace(start_layer=0, get_key_buffer=lambda layer: torch.zeros(1, dtype=getattr(torch, dtype)))
+        config = SimpleNamespace(kv_lora_rank=latent[0], qk_rope_head_dim=latent[1])
+        runner = SimpleNamespace(model_config=config, token_to_kv_pool=pool)
+        with pytest.raises(Refusal) as refused:
+            create.check_model(runner, Settings(kv_cast, "auto", "/run/glm5"))
+        assert refused.value.reason == reason
+
+    def test_a_bfloat16_pool_is_served_with_nothing_to_cast(self):
+        import torch
+
+        pool = SimpleNamespace(start_layer=0, get_key_buffer=lambda layer: torch.zeros(1, dtype=torch.bfloat16))
+        config = SimpleNamespace(kv_lora_rank=512, qk_rope_head_dim=64)
+        runner = SimpleNamespace(model_config=config, token_to_kv_pool=pool)
+        create.check_model(runner, Settings(KvCast.NEVER, "auto", "/run/glm5"))
