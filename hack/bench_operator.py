@@ -80,11 +80,16 @@ class Operator:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
-    def wait(self, leader: bool) -> None:
-        """Waits until the endpoints answer and, if asked, until this process acts."""
+    def cpu_seconds(self) -> float:
+        """Processor time used so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def wait(self) -> None:
+        """Waits until this process acts."""
         for _ in range(600):
             try:
-                if not leader or self.metrics().get("glm5_operator_leader") == 1:
+                if self.metrics().get("glm5_operator_leader") == 1:
                     return
             except OSError:
                 pass
@@ -137,8 +142,8 @@ def run(kubectl: Kubectl, count: int) -> dict[str, Any]:
     operator = Operator(kubectl, Path("/tmp/bench-operator.log"))
     watcher = None
     try:
-        operator.wait(leader=True)
-        empty = operator.memory_mib()
+        operator.wait()
+        empty, cpu_before = operator.memory_mib(), operator.cpu_seconds()
         log: list[tuple[str, float]] = []
         watcher = watch_deployments(kubectl, log)
         time.sleep(1)
@@ -150,10 +155,12 @@ def run(kubectl: Kubectl, count: int) -> dict[str, Any]:
             time.sleep(0.2)
         done = time.monotonic() - begin
         waits = sorted(children_seconds(started, log))
+        loaded = os.getloadavg()[0]
         busy: dict[str, float] = {}
         while (now := operator.requests()) != busy:
             busy = now
             time.sleep(5)
+        cpu = operator.cpu_seconds() - cpu_before
         time.sleep(IDLE_SECONDS)
         idle = {method: value - busy.get(method, 0) for method, value in operator.requests().items()}
         figures = operator.metrics()
@@ -168,6 +175,8 @@ def run(kubectl: Kubectl, count: int) -> dict[str, Any]:
                 "p99": round(waits[int(0.99 * (len(waits) - 1))], 3),
             },
             "api_requests_per_object": {method: round(value / count, 2) for method, value in sorted(busy.items())},
+            "operator_cpu_milliseconds_per_object": round(1e3 * cpu / count, 1),
+            "load_average_meanwhile": round(loaded, 1),
             "api_writes_while_idle": sum(value for method, value in idle.items() if method != "GET"),
             "idle_seconds": IDLE_SECONDS,
             "passes_per_object": round(passes / count, 1),
