@@ -116,6 +116,21 @@ def test_scaling_the_object_is_followed_to_zero_and_back(kubectl, namespace, sta
     eventually(lambda: object_of(kubectl, namespace)["status"]["replicas"] == 1, "a pod")
 
 
+def test_autoscaling_makes_an_autoscaler_of_the_object_and_removes_it_again(kubectl, namespace, start_operator):
+    start_operator()
+    kubectl.run("apply", "-f", "-", text=glm5(namespace, autoscaling={"maxReplicas": 3, "targetTokensPerSecond": 100}))
+    scaler = eventually(lambda: kubectl.find("hpa", "glm5", "-n", namespace), "an autoscaler")
+    assert scaler["spec"]["scaleTargetRef"]["kind"] == "GLM5Deployment"
+
+    def able():
+        conditions = kubectl.get("hpa", "glm5", "-n", namespace).get("status", {}).get("conditions", [])
+        return [entry["status"] for entry in conditions if entry["type"] == "AbleToScale"] == ["True"]
+
+    eventually(able, "Kubernetes reads the object's /scale", 60)
+    kubectl.run("apply", "-f", "-", text=glm5(namespace))
+    eventually(lambda: kubectl.find("hpa", "glm5", "-n", namespace) is None, "no autoscaler")
+
+
 def test_deleting_the_object_deletes_its_children_even_without_an_operator(kubectl, namespace, start_operator):
     operator = start_operator()
     kubectl.run("apply", "-f", "-", text=glm5(namespace))
