@@ -20,6 +20,7 @@ from .reconcile.pods import CREATING, parse_time, view_pods
 from .reconcile.status import Observed, Problem, build_status, refused_status, transitions
 from .resources.containers import DOWNLOAD_CONTAINER
 from .resources.context import Context
+from .resources.pod_template import MalformedError, merged_pod_template
 from .settings import Settings
 from .store import Store
 from .work_queue import Key, WorkQueue
@@ -110,8 +111,11 @@ class Controller:
             context = self.context(body)
             refused = guard.refusal(context.spec, self._settings)
             problem = Problem("NotAllowed", refused) if refused else None
+            merged_pod_template(context)
         except ValidationError as error:
             problem = Problem("InvalidSpec", _first_error(error))
+        except MalformedError as error:
+            problem = Problem("InvalidPodTemplate", str(error))
         if problem is not None:
             generation = body["metadata"]["generation"]
             status = refused_status(body.get("spec", {}), generation, problem, body.get("status", {}), self._clock())

@@ -1,8 +1,9 @@
 """A user's podTemplate: merged by the API's list keys, ours winning only where the server would not work."""
 
+import pytest
 from builders import context
 
-from glm5_operator.resources.pod_template import merged_pod_template
+from glm5_operator.resources.pod_template import MalformedError, merged_pod_template
 
 
 def merged(wish, extra=None):
@@ -67,6 +68,24 @@ def test_lists_are_merged_by_their_keys():
 def test_null_removes_what_was_generated():
     template, _ = merged({"spec": {"securityContext": {"fsGroup": None}}})
     assert "fsGroup" not in template["spec"]["securityContext"]
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"metadata": {"labels": None}},
+        {"spec": "text"},
+        {"spec": {"containers": None}},
+        {"spec": {"initContainers": {"name": "server"}}},
+        {"spec": {"containers": ["server"]}},
+        {"spec": {"containers": [{"name": {}}]}},
+        {"spec": {"containers": [{"name": "server", "volumeMounts": None}]}},
+        {"spec": {"volumes": None}},
+    ],
+)
+def test_a_template_of_another_form_is_told_and_not_tripped_over(wish):
+    with pytest.raises(MalformedError, match="kubectl explain"):
+        merged(wish)
 
 
 def test_what_would_break_the_server_is_kept_and_named():

@@ -50,12 +50,30 @@ _KEPT_MOUNTS = (MODEL_DIRECTORY, RUN_DIRECTORY, API_KEY_DIRECTORY, "/dev/shm")
 _KEPT_VOLUMES = ("model", "run", "api-key")
 
 
+class MalformedError(ValueError):
+    """A podTemplate has not the form of a pod template: the API server lets any object pass there."""
+
+
 def merged_pod_template(context: Context) -> tuple[Template, list[str]]:
-    """The pod template with the user's wishes, and the fields that were kept as generated against them."""
+    """The pod template with the user's wishes, and the fields that were kept as generated against them.
+
+    Raises MalformedError for a list or section that is null where the server needs it, or of another type.
+    """
     generated = pod_template(context)
     wished = context.spec.pod_template
     if not wished:
         return generated, []
+    try:
+        return _merged(generated, wished)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise MalformedError(
+            "spec.podTemplate can't be merged into the pod: a section or list of it (metadata.labels, spec, "
+            "containers, initContainers, volumes, or a container's ports, env or volumeMounts) is null or of another "
+            "type. Compare it with kubectl explain deployment.spec.template"
+        ) from error
+
+
+def _merged(generated: Template, wished: Mapping[str, Any]) -> tuple[Template, list[str]]:
     allowed = {"metadata": _only(wished.get("metadata"), ("labels", "annotations")), "spec": wished.get("spec") or {}}
     merged = _merge(generated, allowed)
     kept = [f"spec.podTemplate.{field}" for field in wished if field not in ("metadata", "spec")]
