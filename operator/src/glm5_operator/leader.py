@@ -70,6 +70,8 @@ class Leader:
         return self._settings.identity
 
     async def _try(self) -> bool:
+        # The others count from the moment of the write, which the answer may follow late.
+        begun = time.monotonic()
         try:
             lease = await self._cluster.get("Lease", self._settings.namespace, LEASE_NAME)
             if lease is not None and not self._free(lease):
@@ -79,7 +81,7 @@ class Leader:
             logger.warning("Lease %s/%s: %s", self._settings.namespace, LEASE_NAME, error)
             return False
         self._seen = (written, time.monotonic())
-        self._renewed = time.monotonic()
+        self._renewed = begun
         return True
 
     def _free(self, lease: dict[str, Any]) -> bool:
