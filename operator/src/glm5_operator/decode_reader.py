@@ -42,7 +42,9 @@ class DecodeReader:
         import aiohttp
 
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
+        # Not decompressed: a few bytes may unpack to gigabytes.
+        plain = {"Accept-Encoding": "identity"}
+        async with aiohttp.ClientSession(timeout=timeout, headers=plain, auto_decompress=False) as session:
             while True:
                 pods = self._controller.answering_pods()
                 self._misses = {miss: count for miss, count in self._misses.items() if miss[1] in pods.get(miss[0], {})}
