@@ -14,6 +14,7 @@ from .api.spec import GLM5DeploymentSpec
 from .cluster import ApiError, Cluster
 from .metrics import Metrics
 from .reconcile import guard
+from .reconcile.conditions import HEALTHY
 from .reconcile.difference import digest_of, projection, spec_hash
 from .reconcile.plan import CHILD_KINDS, Applied, Apply, Delete, foreign_controller, owned, plan, wanted_children
 from .reconcile.pods import CREATING, parse_time, view_pods
@@ -117,8 +118,16 @@ class Controller:
         except MalformedError as error:
             problem = Problem("InvalidPodTemplate", str(error))
         if problem is not None:
-            generation = body["metadata"]["generation"]
-            status = refused_status(body.get("spec", {}), generation, problem, body.get("status", {}), self._clock())
+            pods = self._pods(key)
+            status = refused_status(
+                body.get("spec", {}),
+                body["metadata"]["generation"],
+                problem,
+                body.get("status", {}),
+                len(pods),
+                sum(_ready(pod) for pod in pods),
+                self._clock(),
+            )
             await self._write_status(key, body, status)
             return "refused"
         changed, problems, retry = await self._converge(key, context, body)
@@ -297,6 +306,8 @@ class Controller:
             self._metrics.available.remove_by_labels({"namespace": key[0], "deployment": key[1]})
         else:
             self._metrics.available.labels(*key).set(conditions.get("Available") == "True")
+        for kind in HEALTHY.keys() - conditions.keys():
+            self._metrics.condition.remove_by_labels({"namespace": key[0], "deployment": key[1], "type": kind})
         for kind, value in conditions.items():
             for each in ("True", "False", "Unknown"):
                 self._metrics.condition.labels(*key, kind, each).set(each == value)
@@ -328,12 +339,18 @@ def _answers(pod: Mapping[str, Any]) -> bool:
     status = pod.get("status", {})
     if not status.get("podIP") or pod["metadata"].get("deletionTimestamp"):
         return False
-    ready = any(entry["type"] == "Ready" and entry["status"] == "True" for entry in status.get("conditions", []))
     downloads = any(
         entry["name"] == DOWNLOAD_CONTAINER and "running" in entry.get("state", {})
         for entry in status.get("initContainerStatuses", [])
     )
-    return ready or downloads
+    return _ready(pod) or downloads
+
+
+def _ready(pod: Mapping[str, Any]) -> bool:
+    """Whether the pod answers requests and is to stay."""
+    conditions = pod.get("status", {}).get("conditions", [])
+    ready = any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
+    return ready and not pod["metadata"].get("deletionTimestamp")
 
 
 def _stuck(pod: Mapping[str, Any], now: datetime.datetime) -> bool:

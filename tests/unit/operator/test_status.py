@@ -229,12 +229,21 @@ def test_quota_and_admission_are_told_from_the_deployments_own_condition():
     assert conditions(status)["Available"] == ("False", "QuotaExceeded")
 
 
-def test_a_refused_object_keeps_what_it_served_before():
+def test_a_refused_object_keeps_serving_what_it_served_before():
     served = status_of(ready_pod(), readings={"glm5-a": reading()})
-    refused = refused_status({"replicas": 1}, 4, Problem("NotAllowed", "no host paths"), served, NOW)
+    refused = refused_status({"replicas": 1}, 4, Problem("NotAllowed", "no host paths"), served, 1, 1, NOW)
     assert conditions(refused)["Available"] == ("True", "Serving")
     assert conditions(refused)["Degraded"] == ("True", "NotAllowed")
-    assert refused["observedGeneration"] == 4
+    assert (refused["observedGeneration"], refused["ready"], refused["url"]) == (4, "1/1", served["url"])
+
+
+def test_a_refused_object_tells_nothing_that_was_only_so_before():
+    served = status_of(ready_pod(), readings={"glm5-a": reading()})
+    refused = refused_status({"replicas": 1}, 4, Problem("NotAllowed", "no host paths"), served, 1, 0, NOW)
+    assert conditions(refused)["Available"] == ("False", "NotAllowed")
+    assert conditions(refused)["DecodeHealthy"][0] == "Unknown"
+    assert not {"decode", "backend", "pods"} & refused.keys()
+    assert (refused["readyReplicas"], refused["ready"]) == (0, "0/1")
 
 
 @pytest.mark.parametrize(

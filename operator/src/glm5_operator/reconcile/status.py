@@ -81,27 +81,34 @@ def build_status(
 
 
 def refused_status(
-    spec: Mapping[str, Any], generation: int, problem: Problem, previous: Mapping[str, Any], now: datetime.datetime
+    spec: Mapping[str, Any],
+    generation: int,
+    problem: Problem,
+    previous: Mapping[str, Any],
+    pods: int,
+    ready: int,
+    now: datetime.datetime,
 ) -> dict[str, Any]:
-    """The status of an object that is not carried out. What it had before keeps running."""
+    """The status of an object that is not carried out. What it had before keeps running, and is only counted."""
+    if ready:
+        available = Condition("Available", True, "Serving", f"{ready} pod(s) of an earlier spec answer")
+    else:
+        available = Condition("Available", False, problem.reason, problem.message)
     conditions = [
+        available,
         Condition("Progressing", False, problem.reason, problem.message),
         Condition("Degraded", True, problem.reason, problem.message),
+        Condition("BackendVerified", None, problem.reason, "not judged while the object is not carried out"),
+        Condition("DecodeHealthy", None, problem.reason, "not judged while the object is not carried out"),
     ]
-    kept = {entry["type"]: entry for entry in previous.get("conditions", [])}
-    for kind in ("Available", "BackendVerified", "DecodeHealthy"):
-        if kind not in kept:
-            conditions.append(Condition(kind, False if kind == "Available" else None, problem.reason, problem.message))
-    made = merge_conditions(previous.get("conditions", []), conditions, generation, now)
-    done = {entry["type"] for entry in made}
-    made += [entry for kind, entry in kept.items() if kind not in done]
-    ready = previous.get("readyReplicas", 0)
     return {
-        **previous,
+        **{key: previous[key] for key in ("selector", "url", "image") if key in previous},
         "observedGeneration": generation,
+        "replicas": pods,
+        "readyReplicas": ready,
         "ready": f"{ready}/{spec.get('replicas', 1)}",
         "state": "Refused",
-        "conditions": made,
+        "conditions": merge_conditions(previous.get("conditions", []), conditions, generation, now),
     }
 
 
