@@ -42,6 +42,12 @@ def test_host_paths_are_refused_unless_the_chart_allows_them(extra, field):
             "capabilities.add",
         ),
         ({"containers": [{"name": "server", "ports": [{"containerPort": 1, "hostPort": 1}]}]}, "hostPort"),
+        ({"securityContext": {"seccompProfile": {"type": "Unconfined"}}}, "spec.securityContext.seccompProfile"),
+        (
+            {"containers": [{"name": "server", "securityContext": {"appArmorProfile": {"type": "Unconfined"}}}]},
+            "containers[server].securityContext.appArmorProfile",
+        ),
+        ({"securityContext": {"seLinuxOptions": {"type": "spc_t"}}}, "spec.securityContext.seLinuxOptions"),
     ],
 )
 def test_rights_over_the_node_are_refused_always(pod, field):

@@ -8,6 +8,7 @@ from glm5_operator.settings import Settings
 
 _HOST_NAMESPACES = ("hostNetwork", "hostPID", "hostIPC")
 _CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
+_SELINUX_TYPES = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
 
 
 def refusal(spec: GLM5DeploymentSpec, settings: Settings) -> str | None:
@@ -41,12 +42,14 @@ def _privileges(template: dict[str, Any]) -> Iterator[str]:
     for field in _HOST_NAMESPACES:
         if pod.get(field):
             yield f"spec.podTemplate.spec.{field}"
+    yield from _unconfined(pod.get("securityContext"), "spec.podTemplate.spec.securityContext")
     for kind in _CONTAINER_LISTS:
         for container in _dicts(pod.get(kind)):
             where = f"spec.podTemplate.spec.{kind}[{container.get('name', '?')}]"
             context = container.get("securityContext") or {}
             if not isinstance(context, dict):
                 continue
+            yield from _unconfined(context, f"{where}.securityContext")
             for field in ("privileged", "allowPrivilegeEscalation"):
                 if context.get(field):
                     yield f"{where}.securityContext.{field}"
@@ -56,6 +59,24 @@ def _privileges(template: dict[str, Any]) -> Iterator[str]:
                 yield f"{where}.securityContext.procMount"
             if any(port.get("hostPort") for port in _dicts(container.get("ports"))):
                 yield f"{where}.ports.hostPort"
+
+
+def _unconfined(context: Any, where: str) -> Iterator[str]:
+    """What the pod security standard *baseline* forbids in the security context of a pod and of a container alike."""
+    if not isinstance(context, dict):
+        return
+    for field in ("seccompProfile", "appArmorProfile"):
+        profile = context.get(field)
+        if isinstance(profile, dict) and profile.get("type") == "Unconfined":
+            yield f"{where}.{field}"
+    windows = context.get("windowsOptions")
+    if isinstance(windows, dict) and windows.get("hostProcess"):
+        yield f"{where}.windowsOptions.hostProcess"
+    labels = context.get("seLinuxOptions")
+    if isinstance(labels, dict) and (
+        labels.get("user") or labels.get("role") or labels.get("type", "") not in _SELINUX_TYPES
+    ):
+        yield f"{where}.seLinuxOptions"
 
 
 def _pod(template: dict[str, Any]) -> dict[str, Any]:
