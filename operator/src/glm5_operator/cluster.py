@@ -115,6 +115,20 @@ class Cluster:
             if error.code != 404:
                 raise
 
+    async def listed(self, kind: str, namespace: str | None) -> tuple[set[str], int]:
+        """The uids of objects of a kind (of children: ours), and the resourceVersion at which they were all there."""
+        found = await self._request(
+            "GET",
+            _path(kind, namespace),
+            kind,
+            label_selector=None if kind == names.KIND else names.DEPLOYMENT_LABEL,
+            # From the API server's cache, and without spec and status.
+            resource_version="0",
+            header_params={"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"},
+        )
+        uids = {str(item["metadata"]["uid"]) for item in found["items"] or []}
+        return uids, int(found["metadata"]["resourceVersion"])
+
     async def has_api(self, group_version: str, plural: str) -> bool:
         """Whether the server knows this resource, such as `monitoring.coreos.com/v1`, `podmonitors`."""
         try:
@@ -205,9 +219,10 @@ class Cluster:
             self._metrics.api_requests.labels(method=method, kind=kind, code=str(code)).inc()
 
 
-def _path(kind: str, namespace: str, name: str | None = None) -> str:
+def _path(kind: str, namespace: str | None, name: str | None = None) -> str:
     resource = RESOURCES[kind]
-    path = f"/{resource.prefix}/namespaces/{namespace}/{resource.plural}"
+    where = f"namespaces/{namespace}/" if namespace else ""
+    path = f"/{resource.prefix}/{where}{resource.plural}"
     return f"{path}/{name}" if name else path
 
 

@@ -41,6 +41,8 @@ _CLOCK_SECONDS = 60.0
 _STUCK_SECONDS = 15.0
 _CREATION_WARNINGS = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedMapVolume")
 
+_LISTED_KINDS = (KIND, *CHILD_KINDS, "ReplicaSet", "Pod")
+
 
 class Controller:
     """The level-based loop: a pass looks at everything about one object, whatever event caused it."""
@@ -79,6 +81,23 @@ class Controller:
         """Takes in a watch event (ADDED, MODIFIED, DELETED, or none for the first listing)."""
         key = self.store.remove(kind, body) if event == "DELETED" else self.store.put(kind, body)
         if key is not None:
+            self.queue.add(key)
+
+    async def sweep(self) -> None:
+        """Looks at every object anew, and drops what is gone without a word.
+
+        A watch that broke off for longer than the API server remembers begins with a listing anew: what was deleted
+        meanwhile is not in it, and no event tells.
+        """
+        before = self.store.objects()
+        for kind in _LISTED_KINDS:
+            for namespace in self._settings.watch_namespaces or (None,):
+                try:
+                    self.store.drop_unlisted(kind, namespace, *await self._cluster.listed(kind, namespace))
+                except ApiError as error:
+                    if error.code not in (403, 404):  # no right, or no such API: neither is watched
+                        logger.warning("not swept: %s", error)
+        for key in before:
             self.queue.add(key)
 
     async def handle(self, key: Key) -> bool:

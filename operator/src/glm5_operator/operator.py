@@ -139,5 +139,4 @@ async def _sweep(controller: Controller, settings: Settings) -> None:
     """Looks at every object now and then: what no event told is found within this time."""
     while True:
         await asyncio.sleep(settings.sweep_seconds)
-        for key in controller.store.objects():
-            controller.queue.add(key)
+        await controller.sweep()

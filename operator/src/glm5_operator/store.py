@@ -94,6 +94,22 @@ class Store:
                 del self._children[key]
         return key
 
+    def drop_unlisted(self, kind: str, namespace: str | None, uids: set[str], version: int) -> None:
+        """Drops copies of a kind that a listing at this resourceVersion does not name: their deletion was missed."""
+
+        def gone(key: Key, copy: _Copy) -> bool:
+            return namespace in (None, key[0]) and copy.version <= version and copy.uid not in uids
+
+        if kind == KIND:
+            self._objects = {key: copy for key, copy in self._objects.items() if not gone(key, copy)}
+            return
+        for key, copies in list(self._children.items()):
+            kept = {place: copy for place, copy in copies.items() if place[0] != kind or not gone(key, copy)}
+            if kept:
+                self._children[key] = kept
+            else:
+                del self._children[key]
+
     def _find(self, kind: str, key: Key, body: Object) -> _Copy | None:
         if kind == KIND:
             return self._objects.get(key)

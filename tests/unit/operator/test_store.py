@@ -1,0 +1,56 @@
+"""Copies of what the watches told, and of what they did not tell."""
+
+from builders import ready_pod
+
+from glm5_operator.api.names import KIND
+from glm5_operator.store import Store
+
+KEY = ("models", "glm5")
+
+
+def object_at(version):
+    return {"metadata": {"name": "glm5", "namespace": "models", "uid": "uid-1", "resourceVersion": str(version)}}
+
+
+def pod_at(name, version):
+    pod = ready_pod(name)
+    return {**pod, "metadata": {**pod["metadata"], "resourceVersion": str(version)}}
+
+
+def store_of(*pods):
+    store = Store()
+    store.put(KIND, object_at(5))
+    for pod in pods:
+        store.put("Pod", pod)
+    return store
+
+
+def names(store):
+    return [pod["metadata"]["name"] for pod in store.children(KEY, "Pod")]
+
+
+def test_a_child_that_a_listing_does_not_name_is_dropped():
+    store = store_of(pod_at("glm5-a", 6), pod_at("glm5-b", 7))
+    store.drop_unlisted("Pod", None, {"glm5-b"}, 10)
+    assert names(store) == ["glm5-b"]
+
+
+def test_a_child_newer_than_the_listing_stays():
+    store = store_of(pod_at("glm5-a", 11))
+    store.drop_unlisted("Pod", None, set(), 10)
+    assert names(store) == ["glm5-a"]
+
+
+def test_a_listing_of_another_kind_or_namespace_says_nothing():
+    store = store_of(pod_at("glm5-a", 6))
+    store.drop_unlisted("ReplicaSet", None, set(), 10)
+    store.drop_unlisted("Pod", "others", set(), 10)
+    assert names(store) == ["glm5-a"]
+
+
+def test_an_object_whose_deletion_was_missed_is_dropped():
+    store = store_of()
+    store.drop_unlisted(KIND, "models", {"uid-1"}, 10)
+    assert store.get(KEY) is not None
+    store.drop_unlisted(KIND, "models", set(), 10)
+    assert store.get(KEY) is None
