@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 
 from cluster.kubectl import Kubectl
+from cluster.progress import Failure
 
 from . import jobs
 from .deployment import pod_name
@@ -12,6 +13,7 @@ from .names import LOAD
 from .prometheus import Prometheus
 
 SETTLED_SECONDS = 2.5  # longer than the exporter's reading and a scrape apart
+RESTLESS_SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,17 @@ def measure(
 
 
 def settled(prometheus: Prometheus, *, namespace: str, pod: str) -> Counters:
-    """Read a pod's counters once they no longer move: what has happened before this call is in them."""
+    """Read a pod's counters once they no longer move: what has happened before this call is in them.
+
+    Raises Failure when they do not come to rest.
+    """
     time.sleep(SETTLED_SECONDS)
     seen = read(prometheus, namespace=namespace, pod=pod)
-    while True:
+    end = time.monotonic() + RESTLESS_SECONDS
+    while time.monotonic() < end:
         time.sleep(SETTLED_SECONDS)
         again = read(prometheus, namespace=namespace, pod=pod)
         if again == seen:
             return again
         seen = again
+    raise Failure(f"The counters of pod {pod} do not come to rest: something else sends requests to it. End that first.")
