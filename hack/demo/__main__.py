@@ -42,6 +42,7 @@ def up() -> None:
     stages = Stages()
     with stages.stage("Kubernetes"):
         target = choose(memory=MEMORY, disk=DISK)
+        install.own_namespaces(target.kubectl)
     kubectl = target.kubectl
     prometheus = Prometheus(kubectl)
     with stages.stage("images, into the cluster"):
@@ -132,12 +133,13 @@ def down() -> None:
         return
     target = Current.find()
     kubectl = target.kubectl
+    if not install.own_namespaces(kubectl):
+        say("the demo is not in this cluster")
+        return
     if kubectl.find("crd", RESOURCE):
         kubectl.run("delete", RESOURCE, "--all", "-n", DEMO_NAMESPACE, "--wait=true", timeout=120)
     if RELEASE in helm(target, "list", "-n", OPERATOR_NAMESPACE, "-q").split():
         helm(target, "uninstall", RELEASE, "-n", OPERATOR_NAMESPACE, "--wait")
-    own = ["-l", "app.kubernetes.io/managed-by=glm5-demo", "--ignore-not-found"]
-    kubectl.run("delete", "namespace", *own, "--wait=true", timeout=180)
     for kind in ("clusterrolebinding", "clusterrole"):
         kubectl.run("delete", kind, "glm5-demo-prometheus", "--ignore-not-found")
     if kubectl.find("crd", RESOURCE):
@@ -146,6 +148,8 @@ def down() -> None:
             say(f"the CRD stays: {len(others)} GLM5Deployments of yours use it")
         else:
             kubectl.run("delete", "crd", RESOURCE)
+    # Last: while one of them is there, a run that was cut off is done again.
+    kubectl.run("delete", "namespace", *install.own_namespaces(kubectl), "--wait=true", timeout=180)
     say("the demo is gone from this cluster")
 
 

@@ -4,9 +4,20 @@ from string import Template
 from typing import Any
 
 from cluster.kubectl import Kubectl
+from cluster.progress import Failure
 
 from . import jobs
-from .names import CHART, CLAIM, HERE, MONITORING_NAMESPACE, OPERATOR_NAMESPACE, RELEASE
+from .names import (
+    CHART,
+    CLAIM,
+    HERE,
+    MONITORING_NAMESPACE,
+    NAMESPACES,
+    OPERATOR_NAMESPACE,
+    OWNER,
+    OWNER_LABEL,
+    RELEASE,
+)
 from .target import Target, helm
 from .troubles import explained
 
@@ -14,10 +25,23 @@ from .troubles import explained
 def namespace(kubectl: Kubectl, name: str) -> None:
     """Make a namespace that demo-down knows as its own, in which every pod must be unprivileged."""
     labels = {
-        "app.kubernetes.io/managed-by": "glm5-demo",
+        OWNER_LABEL: OWNER,
         "pod-security.kubernetes.io/enforce": "restricted",
     }
     kubectl.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}])
+
+
+def own_namespaces(kubectl: Kubectl) -> list[str]:
+    """Return which of the demo's namespaces are there and made by it. Raises Failure when one is somebody else's."""
+    found = [value for name in NAMESPACES if (value := kubectl.find("namespace", name))]
+    for value in found:
+        if value["metadata"].get("labels", {}).get(OWNER_LABEL) != OWNER:
+            name = value["metadata"]["name"]
+            raise Failure(
+                f"This cluster has a namespace {name} that is not the demo's. The demo needs it for itself, and "
+                "demo-down would delete it with all that is in it: use another cluster."
+            )
+    return [value["metadata"]["name"] for value in found]
 
 
 def prometheus(kubectl: Kubectl, image: str) -> None:

@@ -91,6 +91,19 @@ def test_the_demo_runs_in_a_foreign_cluster_and_leaves_it_as_it_was(foreign):
     assert inventory(foreign) == before
 
 
+def test_a_namespace_of_the_readers_own_is_left_alone(foreign):
+    foreign.run("create", "namespace", "monitoring")
+    before = foreign.get("namespace", "monitoring")
+    try:
+        for command in ("up", "down"):
+            done = demo(command, foreign, CLUSTER="current", REGISTRY=REGISTRY)
+            assert done.returncode == 1
+            assert "has a namespace monitoring that is not the demo's" in done.stderr
+        assert foreign.get("namespace", "monitoring") == before
+    finally:
+        foreign.run("delete", "namespace", "monitoring", "--wait=true")
+
+
 def test_a_foreign_cluster_needs_a_registry_and_is_told_so():
     done = demo("up", CLUSTER="current", REGISTRY="")
     assert done.returncode == 1
