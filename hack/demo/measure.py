@@ -78,4 +78,4 @@ def settled(prometheus: Prometheus, *, namespace: str, pod: str) -> Counters:
         if again == seen:
             return again
         seen = again
-    raise Failure(f"The counters of pod {pod} do not come to rest: something else sends requests to it. End that first.")
+    raise Failure(f"The counters of pod {pod} do not come to rest: something else sends it requests. End that first.")
