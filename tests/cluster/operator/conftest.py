@@ -1,5 +1,6 @@
 """A real API server without a node, which runs beside the full cluster, and operators on the host that talk to it."""
 
+import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -24,14 +25,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def kubectl() -> Kubectl:
-    """kubectl on a control plane of its own, with the CRD installed."""
+def kubectl() -> Iterator[Kubectl]:
+    """kubectl on a control plane of its own, with the CRD installed. KEEP_CLUSTER=1 leaves it up at the end."""
     control_plane = layout("control-plane")
     lifecycle.up(control_plane)
     made = Kubectl(str(build.folder(control_plane) / "kubectl"), control_plane.kubeconfig)
     made.run("apply", "--server-side", "--force-conflicts", "-f", "-", text=crd_yaml())
     made.run("wait", "--for=condition=Established", "crd/glm5deployments.glm5.dev", "--timeout=30s")
-    return made
+    yield made
+    if os.environ.get("KEEP_CLUSTER") != "1":
+        lifecycle.down(control_plane)
 
 
 @pytest.fixture
