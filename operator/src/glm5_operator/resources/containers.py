@@ -99,7 +99,11 @@ def _probes(context: Context) -> dict[str, Any]:
 
 
 def exporter_container(context: Context) -> dict[str, Any]:
-    """The exporter as a native sidecar. It has no probes: its trouble must not take serving down."""
+    """The exporter as a native sidecar.
+
+    It has no probes: one that hangs does not take serving down. One that ends does until it runs again, as a pod is
+    ready only while its sidecars run.
+    """
     return {
         "name": EXPORTER_CONTAINER,
         "image": context.image,
