@@ -43,6 +43,9 @@ types: venv ## Check types with mypy
 test-unit: venv ## Unit tests: seconds, no cluster
 	$(BIN)/pytest tests/unit -m "not sglang"
 
+kernel: venv ## Build the CUDA kernel's library (SM90 and SM120) beside its source
+	$(BIN)/python -m glm5_mla.kernels.native.build
+
 generate: venv ## Write CRD, install manifest, dashboards and references anew (helm on the PATH, or the cluster's)
 	PATH="$$PATH:$(shell ls -d $(CACHE)/bin/*/ 2>/dev/null | tail -1)" $(BIN)/python hack/generate.py
 	PYTHONPATH=hack $(BIN)/python -m monitoring

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from glm5_mla.kernels.native.library import LIBRARY
 
-SOURCE = Path(__file__).with_name("mla_decode.cu")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("mla_decode.cu", "read_rows.cu"))
 ARCHITECTURES = ("90a", "120a")
 
 
@@ -37,29 +37,21 @@ def find_nvcc() -> Path:
     for nvcc in candidates:
         if nvcc.is_file():
             return nvcc
-    raise FileNotFoundError("no nvcc: install the CUDA toolkit, or the Python packages of requirements-nvcc.txt")
+    raise FileNotFoundError("no nvcc: install the CUDA toolkit, or the Python packages nvidia-cuda-nvcc, -crt, -runtime, -cccl and nvidia-nvvm")
 
 
-def command(nvcc: Path, architectures: tuple[str, ...], *options: str) -> list[str]:
-    """Compose the nvcc command line for `architectures` (such as "90a"), without input's output."""
+def command(nvcc: Path, architectures: tuple[str, ...], *arguments: str) -> list[str]:
+    """Compose an nvcc command line for `architectures` (such as "90a")."""
     home = nvcc.parent.parent
     codes = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in architectures]
-    return [
-        str(nvcc),
-        "-O3",
-        "-std=c++17",
-        f"-I{home}/include",
-        f"-L{home}/lib",
-        "-cudart=static",
-        *codes,
-        *options,
-        str(SOURCE),
-    ]
+    return [str(nvcc), "-O3", "-std=c++17", f"-I{home}/include", f"-L{home}/lib", "-cudart=static", *codes, *arguments]
 
 
 def build(output: Path, nvcc: Path) -> None:
     """Compile the library to `output`; raises `subprocess.CalledProcessError` when the compiler fails."""
-    subprocess.run(command(nvcc, ARCHITECTURES, "-shared", "-Xcompiler=-fPIC", "-o", str(output)), check=True)
+    subprocess.run(
+        command(nvcc, ARCHITECTURES, "-shared", "-Xcompiler=-fPIC", "-o", str(output), *map(str, SOURCES)), check=True
+    )
 
 
 def main() -> None:

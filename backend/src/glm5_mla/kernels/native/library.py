@@ -59,6 +59,15 @@ class Library:
         self._lib.glm5_mla_prepare.argtypes = [ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_size_t)]
         self._lib.glm5_mla_decode.restype = ctypes.c_int
         self._lib.glm5_mla_decode.argtypes = [ctypes.POINTER(Args), ctypes.c_void_p]
+        self._lib.glm5_mla_read_rows.restype = ctypes.c_int
+        self._lib.glm5_mla_read_rows.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_int32,
+            ctypes.c_void_p,
+            ctypes.c_int32,
+            ctypes.c_void_p,
+        ]
         abi = self._lib.glm5_mla_abi()
         if abi != ABI:
             raise OSError(f"{path} has interface version {abi}, this package needs {ABI}: build it again")
@@ -76,6 +85,10 @@ class Library:
     def decode(self, args: Args, stream: int) -> None:
         """Launch one layer on `stream` (a CUDA stream handle)."""
         self._check(self._lib.glm5_mla_decode(ctypes.byref(args), stream), "launching the CUDA MLA kernel")
+
+    def read_rows(self, pool: int, rows: int, count: int, sink: int, blocks_per_sm: int, stream: int) -> None:
+        """Read `count` listed rows and do nothing with them; the first four are device addresses and a number."""
+        self._check(self._lib.glm5_mla_read_rows(pool, rows, count, sink, blocks_per_sm, stream), "reading rows")
 
 
 @functools.cache

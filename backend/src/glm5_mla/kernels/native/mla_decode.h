@@ -40,6 +40,9 @@ int glm5_mla_prepare(int32_t heads, int32_t max_q_len, size_t* workspace_bytes);
 // Launches one layer on `stream`. Reads nothing back; may be captured in a graph. Returns 0 or an error code.
 int glm5_mla_decode(const Glm5MlaArgs* args, void* stream);
 
+// For benchmarks: reads rows of 576 bytes and does nothing with them.
+int glm5_mla_read_rows(const uint8_t* pool, const int32_t* rows, int32_t n, uint32_t* sink, int32_t blocks_per_sm, void* stream);
+
 // Static text for a code that the functions above returned.
 const char* glm5_mla_error(int code);
 

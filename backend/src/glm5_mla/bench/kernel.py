@@ -1,0 +1,362 @@
+"""Times one layer's MLA decode: our kernels, the floor that reading the rows sets, and every peer that is installed.
+
+    python -m glm5_mla.bench.kernel --output docs/benchmarks/kernel-h200.json
+
+Random rows of a pool of 495,552, page size 1 unless a peer needs pages; 78 layers with a pool each in one CUDA graph,
+so that no cache holds them; the best of five timings. Nothing hides one layer's start behind the layer before. Errors
+are the norm of the difference over the norm of a float64 reference, the worst over requests and heads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import functools
+import importlib.metadata
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from glm5_mla import kernels
+from glm5_mla.kernels import KV_LORA_RANK, ROPE_DIM, ROW
+from glm5_mla.kernels.native import library
+
+HEADS = 8
+LAYERS = 78
+POOL_ROWS = 495_552
+SHAPES = ((1, 1_024), (1, 8_192), (1, 32_768), (1, 131_072), (8, 8_192), (32, 8_192), (64, 4_096))
+SCALE = 1 / math.sqrt(256)
+PACKAGES = ("torch", "triton", "sglang", "flashinfer-python", "sgl-flash-mla")
+
+Call = Callable[[int], torch.Tensor]
+"""Launches layer i of the 78; returns its output [batch, heads, 512]."""
+
+
+@dataclass
+class Batch:
+    """One shape's input: every request has `context` rows of the pool and one query token."""
+
+    batch: int
+    context: int
+    q_nope: torch.Tensor
+    q_rope: torch.Tensor
+    qo_indptr: torch.Tensor
+    kv_indptr: torch.Tensor
+    kv_indices: torch.Tensor
+    pools: list[torch.Tensor]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of FP8 rows that a layer must read."""
+        return self.batch * self.context * ROW
+
+    def reference(self) -> torch.Tensor:
+        """Layer 0 in float64: [batch, heads, 512]."""
+        q = torch.cat([self.q_nope, self.q_rope], dim=-1).double()
+        outs = []
+        for b in range(self.batch):
+            rows = (
+                self.pools[0][self.kv_indices[b * self.context : (b + 1) * self.context].long()].view(-1, ROW).double()
+            )
+            outs.append(torch.softmax(q[b] @ rows.T * SCALE, dim=-1) @ rows[:, :KV_LORA_RANK])
+        return torch.stack(outs)
+
+
+def make_batch(batch: int, context: int, pools: list[torch.Tensor], page: int = 1) -> Batch:
+    """Random queries and row lists; with `page` > 1 the rows come in whole pages of consecutive rows."""
+    device = pools[0].device
+    generator = torch.Generator(device).manual_seed(batch * 1_000_003 + context)
+    pages = batch * context // page
+    available = POOL_ROWS // page
+    if pages <= available:
+        chosen = torch.randperm(available, generator=generator, device=device)[:pages]
+    else:
+        chosen = torch.randint(available, (pages,), generator=generator, device=device)
+    rows = (chosen[:, None] * page + torch.arange(page, device=device)).flatten().int()
+    q = torch.randn((batch, HEADS, ROW), generator=generator, device=device).bfloat16()
+    steps = torch.arange(batch + 1, dtype=torch.int32, device=device)
+    return Batch(
+        batch,
+        context,
+        q[..., :KV_LORA_RANK].contiguous(),
+        q[..., KV_LORA_RANK:].contiguous(),
+        steps,
+        steps * context,
+        rows,
+        pools,
+    )
+
+
+# ---- What is timed. Each makes a `Call` for a batch or raises what its library raises.
+
+
+def own(name: str, data: Batch) -> Call:
+    """One of our kernels."""
+    kernel = _own_kernel(name)
+    out = torch.empty_like(data.q_nope)
+
+    def call(layer: int) -> torch.Tensor:
+        return kernel(
+            data.q_nope, data.q_rope, data.pools[layer], data.qo_indptr, data.kv_indptr, data.kv_indices, SCALE, out=out
+        )
+
+    return call
+
+
+@functools.cache
+def _own_kernel(name: str) -> kernels.MlaDecode:
+    return kernels.make(name, torch.device("cuda"), HEADS)
+
+
+def flashinfer(dtype: torch.dtype, data: Batch) -> Call:
+    """FlashInfer's MLA kernel over a pool of `dtype`; BF16 pools are made by casting ours, outside the timing."""
+    from flashinfer.mla import BatchMLAPagedAttentionWrapper
+
+    wrapper = BatchMLAPagedAttentionWrapper(torch.empty(256 << 20, dtype=torch.uint8, device="cuda"), backend="fa3")
+    lengths = data.kv_indptr[1:] - data.kv_indptr[:-1]
+    wrapper.plan(
+        data.qo_indptr, data.kv_indptr, data.kv_indices, lengths, HEADS, KV_LORA_RANK, ROPE_DIM, 1, False, SCALE,
+        torch.bfloat16, dtype,
+    )  # fmt: skip
+    pools = data.pools if dtype == torch.float8_e4m3fn else _bf16_pools(data.pools)
+    scales = {"ckv_scale": 1.0, "kpe_scale": 1.0} if dtype == torch.float8_e4m3fn else {}
+
+    def call(layer: int) -> torch.Tensor:
+        pool = pools[layer]
+        out: torch.Tensor = wrapper.run(
+            data.q_nope, data.q_rope, pool[..., :KV_LORA_RANK], pool[..., KV_LORA_RANK:], **scales
+        )
+        return out
+
+    return call
+
+
+_BF16: list[torch.Tensor] = []
+
+
+def _bf16_pools(pools: list[torch.Tensor]) -> list[torch.Tensor]:
+    """BF16 copies of the pools, made once; fewer of them, in turn, when the card can't hold all."""
+    if not _BF16:
+        room = torch.cuda.mem_get_info()[0] - (12 << 30)
+        count = max(1, min(len(pools), room // (2 * pools[0].numel())))
+        _BF16.extend(pool.bfloat16() for pool in pools[:count])
+    return [_BF16[i % len(_BF16)] for i in range(len(pools))]
+
+
+def sglang_triton(splits: int, data: Batch) -> Call:
+    """SGLang's Triton decode kernel with a given number of KV splits (its server's default is 8)."""
+    from sglang.kernels.ops.attention.decode_attention import decode_attention_fwd
+
+    q = torch.cat([data.q_nope, data.q_rope], dim=-1)
+    out = torch.empty_like(data.q_nope)
+    logits = torch.empty((data.batch, HEADS, splits, KV_LORA_RANK), dtype=torch.float32, device="cuda")
+    lse = torch.empty((data.batch, HEADS, splits), dtype=torch.float32, device="cuda")
+    counts = torch.full((data.batch,), splits, dtype=torch.int32, device="cuda")
+
+    def call(layer: int) -> torch.Tensor:
+        pool = data.pools[layer]
+        decode_attention_fwd(
+            q, pool, pool[..., :KV_LORA_RANK], out, data.kv_indptr, data.kv_indices, logits, lse, counts, splits, SCALE,
+            1.0, 1.0, has_mla=True,
+        )  # fmt: skip
+        return out
+
+    return call
+
+
+def flash_mla_dense(data: Batch) -> Call:
+    """FlashMLA over BF16 pages of 64 rows."""
+    from sglang.kernels.ops.attention.flash_mla_interface import flash_mla_with_kvcache, get_mla_metadata
+
+    lengths = torch.full((data.batch,), data.context, dtype=torch.int32, device="cuda")
+    table = (data.kv_indices[::64] // 64).view(data.batch, -1).contiguous()
+    q = torch.cat([data.q_nope, data.q_rope], dim=-1).unsqueeze(1)
+    metadata, splits = get_mla_metadata(lengths, HEADS, 1)
+    pools = [pool.view(-1, 64, 1, ROW) for pool in _bf16_pools(data.pools)]
+
+    def call(layer: int) -> torch.Tensor:
+        out, _ = flash_mla_with_kvcache(
+            q, pools[layer], table, lengths, KV_LORA_RANK, metadata, splits, softmax_scale=SCALE, causal=True
+        )
+        result: torch.Tensor = out.squeeze(1)
+        return result
+
+    return call
+
+
+def gather_then_cast(data: Batch) -> Call:
+    """The field patch's cast alone: the rows in use copied out and cast to BF16, without any attention."""
+
+    def call(layer: int) -> torch.Tensor:
+        rows = torch.index_select(data.pools[layer].view(torch.uint8), 0, data.kv_indices)
+        return rows.view(torch.float8_e4m3fn).bfloat16()
+
+    return call
+
+
+def whole_pool_cast(data: Batch) -> Call:
+    """What SGLang ships does this before every layer's attention."""
+    return lambda layer: data.pools[layer].bfloat16()
+
+
+def read_floor(per_sm: int, data: Batch) -> Call:
+    """Read the rows and do nothing with them: what no kernel can beat."""
+    out = torch.zeros(1, dtype=torch.int32, device="cuda")
+
+    def call(layer: int) -> torch.Tensor:
+        stream = torch.cuda.current_stream().cuda_stream
+        rows = data.kv_indices
+        library.load().read_rows(
+            data.pools[layer].data_ptr(), rows.data_ptr(), rows.numel(), out.data_ptr(), per_sm, stream
+        )
+        return out
+
+    return call
+
+
+@dataclass
+class Entry:
+    """A line of the table: its name, how to make it for a batch at each setting tried, and what it stands for."""
+
+    name: str
+    makers: dict[str, Callable[[Batch], Call]]
+    attends: bool = True
+    page: int = 1
+
+
+def entries() -> list[Entry]:
+    """Everything that is timed, ours first."""
+    part = functools.partial
+    return [
+        Entry("read floor", {f"{n} blocks an SM": part(read_floor, n) for n in (1, 2, 4, 6)}, attends=False),
+        Entry("glm5-mla cuda", {"": part(own, "cuda")}),
+        Entry("glm5-mla triton", {"": part(own, "triton")}),
+        Entry("FlashInfer, FP8 rows", {"": part(flashinfer, torch.float8_e4m3fn)}),
+        Entry("FlashInfer, BF16 rows", {"": part(flashinfer, torch.bfloat16)}),
+        Entry("SGLang Triton, server's splits", {"8 splits": part(sglang_triton, 8)}),
+        Entry("SGLang Triton, best splits", {f"{n} splits": part(sglang_triton, n) for n in (4, 16, 32, 64, 128)}),
+        Entry("FlashMLA, BF16 pages of 64", {"": flash_mla_dense}, page=64),
+        Entry("gather then cast (no attention)", {"": gather_then_cast}, attends=False),
+        Entry("whole-pool cast (no attention)", {"": whole_pool_cast}, attends=False),
+    ]
+
+
+def microseconds(call: Call, replays: int = 5) -> float:
+    """Time of one layer: a CUDA graph of all layers, the best of five timings of `replays` replays."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        call(0)
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            for layer in range(LAYERS):
+                call(layer)
+        graph.replay()
+        best = math.inf
+        for _ in range(5):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record(stream)
+            for _ in range(replays):
+                graph.replay()
+            end.record(stream)
+            end.synchronize()
+            best = min(best, start.elapsed_time(end) / replays / LAYERS * 1e3)
+    return best
+
+
+def worst_error(got: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Norm of the difference over norm of `wanted`, the worst over requests and heads."""
+    return float(((got.double() - wanted).norm(dim=-1) / wanted.norm(dim=-1)).max())
+
+
+def rows(shapes: tuple[tuple[int, int], ...], pools: list[torch.Tensor], deadline: float) -> Iterator[dict[str, Any]]:
+    """Yield a row per entry and shape; an entry that can't run yields one row that says why."""
+    whole_pool_done = False
+    for batch, context in shapes:
+        data = {page: make_batch(batch, context, pools, page) for page in (1, 64)}
+        wanted = {page: each.reference() for page, each in data.items()}
+        for entry in entries():
+            if time.monotonic() > deadline:
+                return
+            if entry.name.startswith("whole-pool") and whole_pool_done:
+                continue
+            each = data[entry.page]
+            row: dict[str, Any] = {"kernel": entry.name, "batch": batch, "context": context}
+            try:
+                calls = {setting: make(each) for setting, make in entry.makers.items()}
+                first = next(iter(calls.values()))
+                error = worst_error(first(0), wanted[entry.page]) if entry.attends else None
+                timed = {setting: microseconds(call) for setting, call in calls.items()}
+            except Exception as problem:  # a peer may be absent or refuse this card: say so, go on
+                torch.cuda.synchronize()
+                yield row | {"unavailable": f"{type(problem).__name__}: {str(problem).strip()[:200]}"}
+                continue
+            setting = min(timed, key=lambda name: timed[name])
+            row |= {
+                "us": round(timed[setting], 2),
+                "gb_per_s": round(each.row_bytes / timed[setting] / 1e3),
+                "relative_error": error,
+            }
+            if setting:
+                row["setting"] = setting
+            if entry.name.startswith("whole-pool"):
+                whole_pool_done = True
+                row |= {"batch": None, "context": None, "gb_per_s": round(3 * pools[0].numel() / timed[setting] / 1e3)}
+            yield row
+
+
+def machine() -> dict[str, Any]:
+    """Tell what the figures were measured on."""
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "gpu": properties.name,
+        "sms": properties.multi_processor_count,
+        "memory_gib": properties.total_memory >> 30,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of what takes part, as installed."""
+    found = {"cuda": str(torch.version.cuda)}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def main() -> None:
+    """Measure, print a line a row, write the JSON."""
+    parser = argparse.ArgumentParser(description="Time one layer's MLA decode on this machine's GPU.")
+    parser.add_argument("--output", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--seconds", type=float, default=600, help="start no further measurement after this long")
+    parser.add_argument("--shapes", default=",".join(f"{b}x{c}" for b, c in SHAPES), help="batch x context, by comma")
+    args = parser.parse_args()
+    deadline = time.monotonic() + args.seconds
+    shapes = tuple((int(b), int(c)) for b, c in (shape.split("x") for shape in args.shapes.split(",")))
+    torch.manual_seed(0)
+    values = torch.randn((POOL_ROWS, 1, ROW), device="cuda", dtype=torch.float16)
+    pools = [(values.roll(i, 0) * 0.7).to(torch.float8_e4m3fn) for i in range(LAYERS)]
+    measured: list[dict[str, Any]] = []
+    result = {
+        "machine": machine(),
+        "versions": versions(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "what": "microseconds a layer, 8 heads, FP8 rows of 576 bytes, random rows, 78 pools in one CUDA graph",
+        "rows": measured,
+    }
+    for row in rows(shapes, pools, deadline):
+        measured.append(row)
+        print(json.dumps(row), flush=True)
+        args.output.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""The CUDA kernel compiles for SM90 and SM120 and keeps to its budget of registers; no GPU is needed to know."""
+
+import re
+import shutil
+import subprocess
+from typing import NamedTuple
+
+import pytest
+
+from glm5_mla.kernels.native import build, library
+
+KERNEL_SOURCE = build.SOURCES[0]
+MAX_REGISTERS = 255
+
+
+class Usage(NamedTuple):
+    registers: int
+    spilled: int
+
+
+@pytest.fixture(scope="module", params=build.ARCHITECTURES)
+def usage(request, tmp_path_factory) -> dict[str, Usage]:
+    """Registers and spilled bytes of each variant "NB,MT,G" as ptxas reports them."""
+    try:
+        nvcc = build.find_nvcc()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    if shutil.which("g++") is None:
+        pytest.skip("nvcc needs g++")
+    output = tmp_path_factory.mktemp(request.param) / "kernel.cubin"
+    arguments = ("-cubin", "-Xptxas=-v", "-Werror=all-warnings", "-o", str(output), str(KERNEL_SOURCE))
+    done = subprocess.run(
+        build.command(nvcc, (request.param,), *arguments), capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    found = re.findall(
+        r"Compiling entry function '\w*?mla_decodeILi(\d)ELi(\d)ELi(\d)E\w*'"
+        r".*?(\d+) bytes spill stores.*?Used (\d+) registers",
+        done.stderr,
+        flags=re.DOTALL,
+    )
+    return {f"{nb},{mt},{g}": Usage(int(registers), int(spilled)) for nb, mt, g, spilled, registers in found}
+
+
+@pytest.mark.timeout(300)
+class TestCompiledKernel:
+    def test_has_every_variant(self, usage):
+        assert set(usage) == {"1,2,3", "1,4,2", "2,2,2", "4,2,2", "4,2,1"}
+
+    def test_three_teams_share_the_register_file(self, usage):
+        assert usage["1,2,3"].registers * 384 <= 65536
+
+    @pytest.mark.parametrize("variant", ["1,4,2", "2,2,2", "4,2,2", "4,2,1"])
+    def test_a_thread_has_at_most_255_registers(self, usage, variant):
+        assert usage[variant].registers <= MAX_REGISTERS
+
+    @pytest.mark.parametrize(
+        ("variant", "most"), [("1,2,3", 128), ("1,4,2", 128), ("2,2,2", 64), ("4,2,2", 320), ("4,2,1", 320)]
+    )
+    def test_spills_stay_few(self, usage, variant, most):
+        assert usage[variant].spilled <= most
+
+
+def test_the_library_is_loaded_by_the_interface_version_that_the_header_states():
+    header = KERNEL_SOURCE.with_name("mla_decode.h").read_text()
+    assert re.search(rf"#define GLM5_MLA_ABI {library.ABI}\b", header)
+
+
+def test_the_arguments_have_the_fields_of_the_header_in_its_order():
+    header = KERNEL_SOURCE.with_name("mla_decode.h").read_text()
+    struct = re.search(r"typedef struct \{(.*?)\} Glm5MlaArgs;", header, flags=re.DOTALL).group(1)
+    code = re.sub(r"//.*", "", struct)
+    names = [name.strip(" *") for line in code.split(";") for name in re.sub(r"^\s*(const )?\w+", "", line).split(",")]
+    assert [name for name in names if name] == [field[0] for field in library.Args._fields_]
+
+
+def test_a_missing_library_is_reported_by_its_path(tmp_path):
+    with pytest.raises(OSError, match=r"absent\.so"):
+        library.Library(tmp_path / "absent.so")
