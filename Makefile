@@ -80,13 +80,16 @@ bench-exporter: venv ## What the exporter costs at 8 ranks and 200 steps/s, into
 	$(BIN)/python -m glm5_mla.bench.exporter --out docs/benchmarks/exporter.json
 
 ##@ Measure (on a machine with a GPU and SGLang; PYTHON is that SGLang's)
-.PHONY: bench-server bench-tables
+.PHONY: kernel bench-kernel bench-server bench-tables
 BENCH_ARGUMENTS ?= --numerics --timing-rounds 6 --profile whole-pool --profile never-cuda \
   --wave active-rows,whole-pool,never-flashinfer,never-cuda --wave never-cuda,untimed-cuda,sglang-triton
 SERVER_JSON := docs/benchmarks/server-h200.json
 bench-server: ## Decode steps of real servers by mode, context and batch, into docs/benchmarks/server-h200.json
 	PYTHONPATH=backend/src $(PYTHON) -m glm5_mla.bench.server --out $(SERVER_JSON) $(BENCH_ARGUMENTS) \
 	  --argument=--disable-prefill-cuda-graph --argument=--cuda-graph-bs-decode --argument=1 --argument=8 --argument=32
+
+bench-kernel: ## One layer of decode attention, ours and what else is installed, into docs/benchmarks/kernel-h200.json
+	PYTHONPATH=backend/src $(PYTHON) -m glm5_mla.bench.kernel --output docs/benchmarks/kernel-h200.json
 
 bench-tables: ## Print the tables of docs/benchmarks/server-h200.md
 	$(PYTHON) hack/server_table.py $(SERVER_JSON)

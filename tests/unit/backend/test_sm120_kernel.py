@@ -70,7 +70,8 @@ def test_the_arguments_have_the_fields_of_the_header_in_its_order():
     header = KERNEL_SOURCE.with_name("mla_decode.h").read_text()
     struct = re.search(r"typedef struct \{(.*?)\} Glm5MlaArgs;", header, flags=re.DOTALL).group(1)
     code = re.sub(r"//.*", "", struct)
-    names = [name.strip(" *") for line in code.split(";") for name in re.sub(r"^\s*(const )?\w+", "", line).split(",")]
+    declared = [re.sub(r"^\s*(const )?\w+", "", line) for line in code.split(";")]
+    names = [name.strip(" *\n") for line in declared for name in line.split(",")]
     assert [name for name in names if name] == [field[0] for field in library.Args._fields_]
 
 

@@ -37,7 +37,7 @@ def find_nvcc() -> Path:
     for nvcc in candidates:
         if nvcc.is_file():
             return nvcc
-    raise FileNotFoundError("no nvcc: install the CUDA toolkit, or the Python packages nvidia-cuda-nvcc, -crt, -runtime, -cccl and nvidia-nvvm")
+    raise FileNotFoundError("no nvcc: install the CUDA toolkit, or the nvidia-* packages of requirements-dev.txt")
 
 
 def command(nvcc: Path, architectures: tuple[str, ...], *arguments: str) -> list[str]:
