@@ -22,6 +22,7 @@ from glm5_mla.exporter.decode import decode_figures
 from glm5_mla.exporter.metrics import METRICS, Metric
 from glm5_mla.exporter.ranks import RunDirectory
 from glm5_mla.exporter.server import ExporterServer, SettingError, Settings
+from glm5_mla.exporter.text import exposition
 from glm5_mla.timing.rankfile import BackendInfo, rank_path
 
 
@@ -29,11 +30,10 @@ class Scraper:
     """Scrapes as Prometheus does and looks up samples by name and labels."""
 
     def __init__(self, run_directory: RunDirectory) -> None:
-        self.registry = CollectorRegistry()
-        self.registry.register(RankCollector(run_directory, "glm5"))
+        self.collector = RankCollector(run_directory, "glm5")
 
     def __call__(self) -> "Scraper":
-        self.text = generate_latest(self.registry).decode()
+        self.text = exposition(self.collector.collect()).decode()
         families = list(text_string_to_metric_families(self.text))
         self.names = {family.name + ("_total" if family.type == "counter" else "") for family in families}
         self.samples = [sample for family in families for sample in family.samples]
@@ -312,13 +312,27 @@ def get(url: str, accept: str = "") -> tuple[str, str]:
         return answer.headers["Content-Type"], answer.read().decode()
 
 
-def test_metrics_are_served_in_the_text_format_and_as_openmetrics(url):
-    content_type, text = get(url + "/metrics")
-    assert content_type.startswith("text/plain")
+@pytest.mark.parametrize("accept", ["", "text/plain", "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"])
+def test_metrics_are_served_in_the_text_format_whatever_is_asked_for(url, accept):
+    content_type, text = get(url + "/metrics", accept)
+    assert content_type == "text/plain; version=0.0.4; charset=utf-8"
     assert 'glm5_rank_up{deployment="glm5",rank="0"} 0.0' in text
-    content_type, text = get(url + "/metrics", "application/openmetrics-text; version=1.0.0")
-    assert content_type.startswith("application/openmetrics-text")
-    assert text.endswith("# EOF\n")
+    assert text.endswith("\n")
+
+
+def test_the_text_means_the_same_as_the_client_library_s(run_directory, start_rank):
+    for number in range(3):
+        rank = start_rank(number, info=BackendInfo('Ne"ver\n', "refe\\rence", "0.1.0"))
+        rank.record(step())
+        rank.add_tokens(12_345_678_901)
+    families = list(RankCollector(run_directory, "glm5").collect())
+    registry = CollectorRegistry()
+    registry.collect = lambda: families
+
+    def parsed(text: str) -> list:
+        return [(f.name, f.type, f.documentation, f.samples) for f in text_string_to_metric_families(text)]
+
+    assert parsed(exposition(families).decode()) == parsed(generate_latest(registry).decode())
 
 
 def test_json_and_health_are_served_and_other_paths_are_told_what_there_is(url):

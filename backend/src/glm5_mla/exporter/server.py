@@ -15,14 +15,12 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import CollectorRegistry
-
 from glm5_mla.timing.rankfile import DEFAULT_RUN_DIR
 
 from .collector import RankCollector
 from .decode import decode_figures
 from .ranks import MAX_RANKS, RunDirectory
+from .text import CONTENT_TYPE, exposition
 
 if TYPE_CHECKING:
     import argparse
@@ -76,8 +74,7 @@ class ExporterServer(ThreadingHTTPServer):
     def __init__(self, settings: Settings) -> None:
         self.run_directory = RunDirectory(settings.run_dir, settings.expected_ranks)
         self.deployment = settings.deployment
-        self.registry = CollectorRegistry()
-        self.registry.register(RankCollector(self.run_directory, settings.deployment))
+        self.collector = RankCollector(self.run_directory, settings.deployment)
         self.dual_stack = socket.has_dualstack_ipv6()
         self.address_family = socket.AF_INET6 if self.dual_stack else socket.AF_INET
         super().__init__(("::" if self.dual_stack else "0.0.0.0", settings.port), _Handler)
@@ -98,8 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         try:
             if path == "/metrics":
-                encode, content_type = choose_encoder(self.headers.get("Accept", ""))
-                self._answer(HTTPStatus.OK, content_type, encode(self.server.registry))
+                self._answer(HTTPStatus.OK, CONTENT_TYPE, exposition(self.server.collector.collect()))
             elif path == "/v1/decode":
                 figures = decode_figures(
                     self.server.run_directory.read(), self.server.deployment, self.server.run_directory.path
