@@ -25,7 +25,7 @@ COMMANDS: dict[str, Command] = {
     "audit": Command("glm5_mla.audit.command", "check the installed SGLang's source for whole-pool casts and changes"),
     "doctor": Command("glm5_mla.doctor", "say what this machine's card and libraries can do for the backend"),
     "download": Command("glm5_mla.download", "fetch a Hugging Face repository into a directory, once"),
-    "exporter": Command("glm5_mla.exporter.server", "serve the ranks' decode figures to Prometheus and the operator"),
+    "exporter": Command("glm5_mla.exporter.supervisor", "serve the decode figures to Prometheus and the operator"),
     "serve": Command("glm5_mla.serve", "prove that the backend is in place and run the SGLang server"),
     "tiny-model": Command("glm5_mla.tiny_model.command", "write a small GLM-5-shaped model with random weights"),
     "top": Command("glm5_mla.top.command", "show the decode loop of running deployments in the terminal"),

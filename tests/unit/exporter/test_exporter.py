@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 from rank_steps import S, step
 
+from glm5_mla.exporter import supervisor
 from glm5_mla.exporter.collector import RankCollector
 from glm5_mla.exporter.decode import decode_figures
 from glm5_mla.exporter.metrics import METRICS, Metric
@@ -372,6 +373,60 @@ def test_a_port_that_is_taken_says_how_to_choose_another(tmp_path):
     with socket.create_server(("0.0.0.0", 0)) as taken:
         program = start_program(tmp_path, GLM5_EXPORTER_PORT=str(taken.getsockname()[1]))
         message = program.stderr.read()
-    assert program.wait(timeout=3) == 1
+    assert program.wait(timeout=3) == 2
     assert "set GLM5_EXPORTER_PORT" in message
     assert "Traceback" not in message
+
+
+def test_a_setting_that_cannot_be_used_ends_the_program_at_once(tmp_path):
+    program = start_program(tmp_path, GLM5_EXPORTER_PORT="http")
+    assert program.wait(timeout=10) == 2
+    assert "GLM5_EXPORTER_PORT is 'http'" in program.stderr.read()
+
+
+def children(program: subprocess.Popen) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()]
+
+
+def test_a_server_that_dies_is_said_and_started_again_while_the_program_lives_on(tmp_path):
+    program = start_program(tmp_path, GLM5_EXPORTER_PORT="0")
+    assert "serving" in program.stderr.readline()
+    (first,) = children(program)
+    os.kill(first, signal.SIGKILL)
+    assert program.stderr.readline() == "glm5-mla exporter: its server was ended by SIGKILL; next start in 1 s\n"
+    port = program.stderr.readline().split()[-1]
+    (second,) = children(program)
+    assert get(f"http://127.0.0.1:{port}/healthz")[1] == "ok\n"
+    assert second != first
+    program.send_signal(signal.SIGTERM)
+    assert program.wait(timeout=3) == 0
+    assert not Path(f"/proc/{second}").exists()
+
+
+def test_pauses_between_starts_grow_to_ten_seconds(capfd, monkeypatch):
+    pauses = []
+    monkeypatch.setattr(supervisor, "_asked_within", lambda seconds: pauses.append(seconds) or len(pauses) == 6)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, supervisor._WATCHED)
+    try:
+        status = supervisor.supervise([sys.executable, "-c", "raise SystemExit(1)"])
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert status == 0
+    assert pauses == [1, 2, 4, 8, 10, 10]
+    assert capfd.readouterr().err.count("ended with status 1") == 6
+
+
+def test_sigterm_between_two_servers_ends_the_program_at_once(tmp_path):
+    program = start_program(tmp_path, GLM5_EXPORTER_PORT="0")
+    assert "serving" in program.stderr.readline()
+    os.kill(children(program)[0], signal.SIGKILL)
+    assert "next start in 1 s" in program.stderr.readline()
+    program.send_signal(signal.SIGTERM)
+    assert program.wait(timeout=3) == 0
+    assert program.stderr.read() == ""
+
+
+def test_the_process_that_keeps_the_server_running_loads_nothing_that_could_break():
+    loads = "import sys, glm5_mla.exporter.supervisor; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", loads], capture_output=True, text=True, check=True).stdout.split()
+    assert not [name for name in modules if name.startswith(("prometheus_client", "http.server", "json"))]

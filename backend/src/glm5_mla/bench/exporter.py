@@ -1,7 +1,8 @@
 """`make bench-exporter`: what the exporter costs beside a server of eight ranks, and what its figures cost the ranks.
 
-Real parts: ranks' files written at the asked-for rate by another process, the real exporter program, scrapes over HTTP
-on loopback. Times depend on the machine and on what else it does; nothing here passes or fails.
+Real parts: ranks' files written at the asked-for rate by another process, the exporter's real server (without the idle
+process that starts it again), scrapes over HTTP on loopback. Times depend on the machine and on what else it does;
+nothing here passes or fails.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def measure(ranks: int, rate: float, scrapes: int, idle_s: float, interval_s: fl
         writing.stdout.readline()
         environment = {**os.environ, "GLM5_RUN_DIR": run_dir, "GLM5_EXPORTER_PORT": "0", "GLM5_DEPLOYMENT": "bench"}
         exporter = subprocess.Popen(
-            [sys.executable, "-c", "from glm5_mla.cli import main; raise SystemExit(main(['exporter']))"],
+            [sys.executable, "-m", "glm5_mla.exporter.server"],
             env=environment,
             stderr=subprocess.PIPE,
             text=True,

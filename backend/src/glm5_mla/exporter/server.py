@@ -1,4 +1,4 @@
-"""`glm5-mla exporter`: serves /metrics, /v1/decode and /healthz."""
+"""`python -m glm5_mla.exporter.server`: serves /metrics, /v1/decode and /healthz; supervisor.py keeps it running."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from glm5_mla.timing.rankfile import DEFAULT_RUN_DIR
 from .collector import RankCollector
 from .decode import decode_figures
 from .ranks import MAX_RANKS, RunDirectory
+from .supervisor import SETTING_STATUS
 from .text import CONTENT_TYPE, exposition
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping
 
 log = logging.getLogger(__name__)
@@ -123,19 +123,14 @@ class _Handler(BaseHTTPRequestHandler):
         """Keep the log free of a line a scrape."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add nothing: a sidecar is set by its environment."""
-    parser.epilog = "Environment: GLM5_RUN_DIR, GLM5_EXPORTER_PORT, GLM5_DEPLOYMENT, GLM5_EXPECTED_RANKS."
-
-
-def run(args: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT. Returns 0 then, 2 on a bad setting, 1 if the port cannot be had."""
+def main() -> int:
+    """Serve until SIGTERM or SIGINT. Returns 0 then, SETTING_STATUS on a bad setting or if the port can't be had."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
         settings = Settings.from_environment(os.environ)
     except SettingError as error:
         print(f"glm5-mla exporter: {error}", file=sys.stderr)
-        return 2
+        return SETTING_STATUS
     try:
         server = ExporterServer(settings)
     except OSError as error:
@@ -144,10 +139,10 @@ def run(args: argparse.Namespace) -> int:
             " set GLM5_EXPORTER_PORT to a free one",
             file=sys.stderr,
         )
-        return 1
+        return SETTING_STATUS
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())  # as process 1 of a container there is no default action
+        signal.signal(number, lambda *_: ended.set())
     serving = threading.Thread(target=server.serve_forever, name="serve", daemon=True)
     serving.start()
     log.info("serving %s on port %d", settings.run_dir, server.server_port)
@@ -155,3 +150,7 @@ def run(args: argparse.Namespace) -> int:
     server.shutdown()
     server.server_close()
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

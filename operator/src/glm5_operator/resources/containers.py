@@ -101,8 +101,8 @@ def _probes(context: Context) -> dict[str, Any]:
 def exporter_container(context: Context) -> dict[str, Any]:
     """The exporter as a native sidecar.
 
-    It has no probes: one that hangs does not take serving down. One that ends does until it runs again, as a pod is
-    ready only while its sidecars run.
+    Its trouble must not take serving down, and a pod is ready only while its sidecars run. So it has no probes, and its
+    first process starts its server again by itself: the container ends only when its memory limit is reached.
     """
     return {
         "name": EXPORTER_CONTAINER,
