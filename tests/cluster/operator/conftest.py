@@ -1,5 +1,6 @@
 """A real API server without a node, which runs beside the full cluster, and operators on the host that talk to it."""
 
+import fcntl
 import os
 import sys
 import uuid
@@ -28,13 +29,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def kubectl() -> Iterator[Kubectl]:
     """kubectl on a control plane of its own, with the CRD installed. KEEP_CLUSTER=1 leaves it up at the end."""
     control_plane = layout("control-plane")
-    lifecycle.up(control_plane)
-    made = Kubectl(str(build.folder(control_plane) / "kubectl"), control_plane.kubeconfig)
-    made.run("apply", "--server-side", "--force-conflicts", "-f", "-", text=crd_yaml())
-    made.run("wait", "--for=condition=Established", "crd/glm5deployments.glm5.dev", "--timeout=30s")
-    yield made
-    if os.environ.get("KEEP_CLUSTER") != "1":
-        lifecycle.down(control_plane)
+    control_plane.cache.mkdir(parents=True, exist_ok=True)
+    with (control_plane.cache / "operator-tests.lock").open("w") as lock:
+        # Another checkout's tests on the same machine would take it down under these.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lifecycle.up(control_plane)
+        made = Kubectl(str(build.folder(control_plane) / "kubectl"), control_plane.kubeconfig)
+        made.run("apply", "--server-side", "--force-conflicts", "-f", "-", text=crd_yaml())
+        made.run("wait", "--for=condition=Established", "crd/glm5deployments.glm5.dev", "--timeout=30s")
+        yield made
+        if os.environ.get("KEEP_CLUSTER") != "1":
+            lifecycle.down(control_plane)
 
 
 @pytest.fixture
