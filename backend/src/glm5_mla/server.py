@@ -5,6 +5,7 @@ keys that are given as arguments: this starts it such that none of that can happ
 """
 
 import argparse
+import functools
 import logging
 import os
 import sys
@@ -48,7 +49,12 @@ def prepare(arguments: Sequence[str]) -> Any:
 
     load_plugins()
     verify.process()
-    with mock.patch.object(argparse.ArgumentParser, "error", _refuse_argument):
+    # An abbreviation (--kv-cache-dty) would pass the operator's list of the arguments that fields own.
+    whole_names = functools.partialmethod(argparse.ArgumentParser.__init__, allow_abbrev=False)
+    with (
+        mock.patch.object(argparse.ArgumentParser, "__init__", whole_names),
+        mock.patch.object(argparse.ArgumentParser, "error", _refuse_argument),
+    ):
         server_args = _checked(prepare_server_args, list(arguments))
     _check_model(server_args.model_path)
     if server_args.api_key is not None:

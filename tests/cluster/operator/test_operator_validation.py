@@ -35,6 +35,10 @@ REFUSED = {
         {"server": {"extraArgs": ["--tp=4"]}},
         "spec.server.extraArgs must not contain --tp-size: use spec.gpus.tensorParallelSize",
     ),
+    "an argument that a field owns, with a value of two lines": (
+        {"server": {"extraArgs": ['--json-model-override-args={\n"index_topk": null}']}},
+        "spec.server.extraArgs must not contain --json-model-override-args",
+    ),
     "an API key as an argument": (
         {"server": {"extraArgs": ["--api-key", "x"]}},
         "use spec.server.apiKeySecretRef, which keeps it out of the logs",

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from glm5_mla import server
 from glm5_mla.refusal import Refusal
 from glm5_mla.settings import KvCast, Settings
 from glm5_mla.sglang import create, verify
@@ -80,6 +81,13 @@ class TestWithSGLang:
         monkeypatch.setenv("SGLANG_PLUGINS", "other")
         with pytest.raises(Refusal, match="SGLANG_PLUGINS=other leaves it out"):
             verify.process()
+
+    @pytest.mark.parametrize("argument", ["--kv-cache-dty", "--max-total-token=9", "--speculative-algo"])
+    def test_an_abbreviated_argument_is_refused(self, monkeypatch, tmp_path, argument):
+        # Given whole it would be taken: what the operator looks for in extraArgs must be all that SGLang takes.
+        monkeypatch.setattr(verify, "process", lambda: None)
+        with pytest.raises(Refusal, match=f"unrecognized arguments: {argument}"):
+            server.prepare(["--model-path", str(tmp_path), argument])
 
     def test_a_draft_model_that_is_not_mla_gets_sglangs_own_backend(self, registry):
         from glm5_mla.sglang import plugin

@@ -108,7 +108,7 @@ class Server(ApiModel):
         json_schema_extra=rules(
             *(
                 rule(
-                    f"!self.exists(a, a.matches('^({'|'.join(typed.flags)})(=.*)?$'))",
+                    f"!self.exists(a, a.matches('^({'|'.join(typed.flags)})(=|$)'))",
                     f"spec.server.extraArgs must not contain {typed.flags[0]}: {typed.remedy}",
                 )
                 for typed in TYPED_FLAGS
