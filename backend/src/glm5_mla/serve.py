@@ -17,6 +17,7 @@ from glm5_mla import refusal
 from glm5_mla.timing import rankfile
 
 SERVER = (sys.executable, "-m", "glm5_mla.server")
+STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the server until it ends, and return the exit status of the container."""
     run_dir = os.environ.get("GLM5_RUN_DIR") or rankfile.DEFAULT_RUN_DIR
-    with termination_log() as log:
+    with stoppable(), termination_log() as log:
         try:
             rankfile.wipe(run_dir)
         except OSError as error:
@@ -43,6 +44,24 @@ def run(args: argparse.Namespace) -> int:
         print("glm5-mla: SGLang ended by itself, without an error status", file=sys.stderr)
         return 1
     return status
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[None]:
+    """Let SIGTERM and SIGINT end this process with status 128 + n while there is no server to pass them on to.
+
+    For process 1 of a container there is no default action.
+    """
+
+    def stop(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, stop) for number in STOPPING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -73,13 +92,12 @@ def supervise(command: list[str], environment: Mapping[str, str]) -> tuple[int, 
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGTERM)
 
-    handled = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.signal(number, stop) for number in handled}
+    before = {number: signal.signal(number, stop) for number in STOPPING}
     try:
         if asked:
             return 128 + signal.SIGTERM, True
         # Signals that this process handles are back at their default in the new one.
-        child = os.posix_spawn(command[0], command, environment, setsid=True, setsigdef=handled)
+        child = os.posix_spawn(command[0], command, environment, setsid=True, setsigdef=STOPPING)
         if asked:
             os.kill(child, signal.SIGTERM)
         ended, wait_status = os.wait()

@@ -96,6 +96,22 @@ def test_a_server_that_is_still_loading_stops_at_once(tmp_path, number):
     assert time.monotonic() - begin < 10
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_before_there_is_a_server_it_stops_too_though_process_1_has_no_default_for_it(tmp_path, number):
+    program = """
+        import sys, time
+        from glm5_mla import cli, serve
+        serve.rankfile.wipe = lambda folder: (print("checking", flush=True), time.sleep(60))
+        sys.exit(cli.main(["serve"]))
+    """
+    environment = {**os.environ, "GLM5_RUN_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "checking\n"
+    process.send_signal(number)
+    assert process.wait(10) == 128 + number
+
+
 def test_ranks_that_outlive_the_server_are_ended(tmp_path):
     server = """
         import os, subprocess, sys
