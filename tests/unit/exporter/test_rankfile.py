@@ -1,9 +1,11 @@
 """The per-rank file: what a reader may rely on while ranks write, restart and die."""
 
+import json
 import os
 import subprocess
 import sys
 import threading
+import zlib
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from glm5_mla.timing import rankfile
 from glm5_mla.timing.rankfile import (
     BUCKET_BOUNDS_NS,
     HEADER,
+    INFO_AT,
+    INFO_HEAD,
     TOTALS,
     TOTALS_AT,
     BackendInfo,
@@ -250,6 +254,21 @@ def test_a_file_cut_short_is_damaged_and_not_a_crash(writer, reader, tmp_path, k
     assert error.value.reason == "damaged"
     # The real writer's mapping now ends early; put the length back before it is touched again.
     os.truncate(rank_path(tmp_path, 0), 1 << 20)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"no JSON", b"[1]", b"null", b"{}", b'{"kv_cast": "Never"}', b"\xff", b"[" * 2000]
+    + [json.dumps({**vars(INFO), changed: 7}).encode() for changed in ("kernel", "verified")],
+)
+def test_garbage_with_a_right_checksum_is_damaged_and_not_a_crash(writer, reader, tmp_path, body):
+    slot = INFO_HEAD.pack(1 << 40, len(body), zlib.crc32(body, 1 << 40)) + body
+    with rank_path(tmp_path, 0).open("r+b") as file:
+        file.seek(INFO_AT)
+        file.write(slot)
+    with pytest.raises(RankFileError, match="rank-0 is cut short or damaged") as error:
+        reader.read()
+    assert error.value.reason == "damaged"
 
 
 def test_a_missing_run_directory_that_cannot_be_made_names_the_setting(tmp_path):

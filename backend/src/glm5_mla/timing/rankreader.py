@@ -205,8 +205,18 @@ def _newest_info(descriptor: int) -> BackendInfo | None:
             newest = (sequence, body)
     if not newest[0]:
         return None
-    values = json.loads(newest[1])
-    return BackendInfo(**{field.name: values[field.name] for field in fields(BackendInfo)})
+    return _backend_info(newest[1])
+
+
+def _backend_info(body: bytes) -> BackendInfo | None:
+    """Return what `body` says as JSON, None when that is not what a rank writes, whatever its checksum says."""
+    try:
+        values = json.loads(body)
+        info = BackendInfo(**{field.name: values[field.name] for field in fields(BackendInfo)})
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    whole = all(type(value) is (bool if name == "verified" else str) for name, value in vars(info).items())
+    return info if whole else None
 
 
 def _histogram(totals: tuple[int, ...], name: str) -> Histogram:
