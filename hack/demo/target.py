@@ -95,21 +95,26 @@ class Current:
 
     @classmethod
     def find(cls) -> "Current":
-        """Take the kubeconfig's current context. Raises Failure when it does not answer or REGISTRY is not given."""
-        registry = os.environ.get("REGISTRY", "")
-        if registry in ("", LOCAL_REGISTRY):
-            raise Failure(
-                "CLUSTER=current needs REGISTRY=, a registry that you can push to and its nodes can pull from: "
-                "make demo CLUSTER=current REGISTRY=registry.example.com/glm5"
-            )
+        """Take the kubeconfig's current context. Raises Failure when it does not answer."""
         embedded = layout("full")
         program = shutil.which("kubectl") or str(build.build(embedded, ["kubectl"]) / "kubectl")
         kubectl = Kubectl(program)
         answer = kubectl.try_run("version", "--request-timeout=10s")
         if answer.returncode:
             raise Failure(f"The kubeconfig's current context does not answer: {answer.stderr.strip()}")
-        _want_gpus(kubectl)
-        return cls(registry, embedded, kubectl)
+        return cls(os.environ.get("REGISTRY", ""), embedded, kubectl)
+
+    @classmethod
+    def up(cls) -> "Current":
+        """Find one that the demo can run in. Raises Failure also when REGISTRY is not given or GPUs are missing."""
+        if os.environ.get("REGISTRY", "") in ("", LOCAL_REGISTRY):
+            raise Failure(
+                "CLUSTER=current needs REGISTRY=, a registry that you can push to and its nodes can pull from: "
+                "make demo CLUSTER=current REGISTRY=registry.example.com/glm5"
+            )
+        current = cls.find()
+        _want_gpus(current.kubectl)
+        return current
 
     def provide(self, names: tuple[str, ...]) -> dict[str, str]:
         """Build and push to the registry."""
@@ -148,7 +153,7 @@ def choose(*, memory: int = 0, disk: int = 0) -> Target:
         case "embedded":
             return Embedded.up(layout("full"), memory=memory, disk=disk)
         case "current":
-            return Current.find()
+            return Current.up()
         case other:
             raise Failure(f"CLUSTER={other} is neither embedded nor current.")
 
