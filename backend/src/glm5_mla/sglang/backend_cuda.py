@@ -26,7 +26,7 @@ from glm5_mla.refusal import Refusal
 from glm5_mla.settings import KvCast, Settings
 from glm5_mla.sglang.base import MlaBackend
 from glm5_mla.sglang.queries import split_queries
-from glm5_mla.sglang.reading import Reading, choose_reading
+from glm5_mla.sglang.reading import Reading, check_verification, choose_reading
 
 if TYPE_CHECKING:
     from glm5_mla.kernels import MlaDecode
@@ -73,6 +73,7 @@ def _reading_of(runner: Any, settings: Settings) -> Reading:
             "UnsupportedSpeculation",
             "Speculative algorithm DFLASH plans FlashInfer by itself; set GLM5_KERNEL=flashinfer to use it.",
         )
+    check_verification(reading, get_spec().speculative_num_draft_tokens or 1)
     return reading
 
 

@@ -62,6 +62,23 @@ def choose_reading(settings: Settings, pool: torch.Tensor, heads: int) -> Readin
     return Reading(name, kernel, torch.bfloat16, _row_cast(pool.shape[0], pool.device))
 
 
+def check_verification(reading: Reading, draft_tokens: int) -> None:
+    """Refuse more draft tokens a request than are verified without a cast, where decode promises none.
+
+    FlashInfer verifies what our kernel is too short for; where it takes no FP8 rows, each step would cast them.
+    """
+    kernel = reading.kernel
+    if kernel is None or draft_tokens <= kernel.max_query_len or reading.flashinfer_dtype != torch.bfloat16:
+        return
+    raise Refusal(
+        "UnsupportedSpeculation",
+        f"Kernel {reading.kernel_name} verifies at most {kernel.max_query_len} draft tokens a request, and FlashInfer "
+        f"takes no FP8 rows on this card: with {draft_tokens} each verification would cast the rows in use. Set "
+        f"speculativeDecoding.draftTokens (--speculative-num-draft-tokens) to {kernel.max_query_len} or less, or "
+        "attention.kvCast (GLM5_KV_CAST) to ActiveRows.",
+    )
+
+
 def _choose_kernel(asked: str, device: torch.device, heads: int) -> tuple[str, MlaDecode | None]:
     reasons = []
     for name in AUTO_ORDER if asked == "auto" else (asked,):
