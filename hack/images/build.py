@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import pwd
 import shutil
 import subprocess
 import tempfile
@@ -18,6 +19,8 @@ from .debian import root_file_system
 from .recipes import REPOSITORY, Recipe, recipes, setting
 
 CERTIFICATES = "/etc/ssl/certs"
+# Where pip, run as root in a build, keeps its downloads: the root user has the same home in the images as here.
+PIP_DOWNLOADS = f"{pwd.getpwuid(0).pw_dir}/.cache/pip"
 # As in .dockerignore: a build makes its own.
 FILES_THAT_DO_NOT_COUNT = ("__pycache__", ".egg-info", ".so")
 
@@ -167,7 +170,7 @@ def _build_one(recipe: Recipe, inputs_key: str, known: Mapping[str, Recipe], sto
             context = Path(scratch)
             root_file_system(release, context, log)
         arguments: list[str | Path] = ["--file", REPOSITORY / recipe.dockerfile, "--tag", recipe.image]
-        arguments += ["--label", f"{KEY_LABEL}={inputs_key}", "--volume", f"{store.pip}:/root/.cache/pip"]
+        arguments += ["--label", f"{KEY_LABEL}={inputs_key}", "--volume", f"{store.pip}:{PIP_DOWNLOADS}"]
         if recipe.base is not None:
             arguments += ["--build-arg", f"BASE={known[recipe.base].image}"]
         for name, value in recipe.arguments.items():
