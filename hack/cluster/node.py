@@ -63,9 +63,21 @@ def up(layout: Layout, binaries: Path) -> None:
 
 
 def is_ready(layout: Layout, binaries: Path) -> bool:
-    """Whether kubelet reports the node as Ready."""
-    path = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
-    return kubectl(layout, binaries).try_run("get", "node", NODE_NAME, "-o", path).stdout.strip() == "True"
+    """Whether kubelet reports the node as Ready, and pods may be scheduled to it."""
+    answer = kubectl(layout, binaries).try_run("get", "node", NODE_NAME, "-o", "json")
+    return answer.returncode == 0 and takes_pods(json.loads(answer.stdout))
+
+
+def takes_pods(node: dict[str, Any]) -> bool:
+    """Whether a node (as the API server returns it) is Ready and free of the taints that its conditions bring.
+
+    The controller manager takes the taint `node.kubernetes.io/not-ready` away only after kubelet reports Ready.
+    """
+    conditions = {item["type"]: item["status"] for item in node.get("status", {}).get("conditions", [])}
+    taints = node["spec"].get("taints", [])
+    return conditions.get("Ready") == "True" and not any(
+        taint["key"].startswith("node.kubernetes.io/") for taint in taints
+    )
 
 
 def _announce_gpus(layout: Layout, binaries: Path) -> None:

@@ -65,9 +65,12 @@ def demo(command, kubectl=None, **settings):
 def inventory(kubectl):
     """What the reader's cluster consists of, leaving out what changes by itself."""
     [node] = kubectl.get("nodes")["items"]
+    taints = node["spec"].get("taints", [])
     return {
         "labels": node["metadata"]["labels"],
-        "taints": node["spec"].get("taints"),
+        "unschedulable": node["spec"].get("unschedulable", False),
+        # The controller manager sets and takes these with the node's conditions.
+        "taints": [taint for taint in taints if not taint["key"].startswith("node.kubernetes.io/")],
         "capacity": node["status"]["capacity"],
         "namespaces": sorted(item["metadata"]["name"] for item in kubectl.get("namespaces")["items"]),
         "definitions": [item["metadata"]["name"] for item in kubectl.get("crds")["items"]],
