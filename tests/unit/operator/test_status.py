@@ -149,9 +149,30 @@ def test_a_deployment_not_yet_seen_by_its_controller_is_no_complete_rollout():
             "SGLang runs triton",
         ),
         (
-            crashed(137, "", started="2026-01-02T01:00:00Z", finished="2026-01-02T03:00:00Z"),
+            crashed(143, "", started="2026-01-02T01:00:00Z", finished="2026-01-02T03:00:00Z"),
             "StartupTimeout",
             "spec.startup.timeout (2h)",
+        ),
+        (
+            # Without a grace period in between, the last of the probes that must fail is one period earlier.
+            crashed(137, "", started="2026-01-02T01:00:00Z", finished="2026-01-02T02:59:55Z"),
+            "StartupTimeout",
+            "spec.startup.timeout (2h)",
+        ),
+        (
+            crashed(1, "CUDA error", started="2026-01-02T01:00:00Z", finished="2026-01-02T03:00:00Z"),
+            "Crash",
+            "CUDA error",
+        ),
+        (
+            crashed(137, "", started="2026-01-01T01:00:00Z", finished="2026-01-02T03:00:00Z"),
+            "Crash",
+            "code 137 (signal 9)",
+        ),
+        (
+            crashed(137, "", reason="OOMKilled", started="2026-01-02T01:00:00Z", finished="2026-01-02T03:00:00Z"),
+            "OutOfMemory",
+            "spec.server.resources",
         ),
         (pod(phase="Failed", reason="Evicted", message="low on memory"), "Evicted", "low on memory"),
         (pod(phase="Failed", reason="OutOfnvidia.com/gpu", message="x"), "NodeRefused", "OutOfnvidia.com/gpu"),
@@ -180,12 +201,74 @@ def test_waiting_for_gpus_says_when_the_old_copy_still_drains_on_them():
     assert status["state"] == "WaitingForGPU"
 
 
+def unready_by_the_node_controller(name="glm5-a"):
+    """A pod that served on a node that then fell silent: only the Ready condition is changed, and has no reason."""
+    lost = ready_pod(name)
+    lost["status"]["conditions"] = [
+        {"type": "PodScheduled", "status": "True"},
+        {"type": "ContainersReady", "status": "True"},
+        {"type": "Ready", "status": "False"},
+    ]
+    return lost
+
+
+def test_a_pod_on_a_node_that_fell_silent_is_lost_and_not_called_unready():
+    status = status_of(unready_by_the_node_controller())
+    assert conditions(status)["Available"] == ("False", "NodeLost")
+    assert conditions(status)["Degraded"] == ("True", "NodeLost")
+    assert "node node-1 does not answer" in message(status, "Available")
+    assert "out-of-service" not in message(status, "Available")
+    assert (status["ready"], status["state"]) == ("0/1", "NodeLost")
+
+
+def test_a_pod_whose_probe_or_readiness_gate_fails_is_not_called_lost():
+    for reason, containers_ready in (("ContainersNotReady", "False"), ("ReadinessGatesNotReady", "True")):
+        unready = unready_by_the_node_controller()
+        unready["status"]["conditions"][1]["status"] = containers_ready
+        unready["status"]["conditions"][2]["reason"] = reason
+        assert conditions(status_of(unready))["Available"] == ("False", "NotReady")
+
+
+def test_a_lost_pod_that_was_given_up_names_the_remedy_and_is_not_said_to_drain():
+    lost = unready_by_the_node_controller("glm5-old")
+    lost["metadata"]["deletionTimestamp"] = "2026-01-02T03:10:00Z"
+    new = pod("glm5-new", phase="Pending", conditions=[{**UNSCHEDULED, "message": "Insufficient nvidia.com/gpu"}])
+    status = status_of(lost, new)
+    assert conditions(status)["Degraded"] == ("True", "NodeLost")
+    assert "node-1 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" in message(status, "Degraded")
+    assert "drain" not in json.dumps(status)
+
+
 def test_a_pod_terminating_for_ever_is_called_lost_with_the_remedy():
     lost = ready_pod()
     lost["metadata"]["deletionTimestamp"] = "2026-01-02T03:00:00Z"
     status = status_of(lost)
     assert conditions(status)["Degraded"] == ("True", "NodeLost")
     assert "out-of-service" in message(status, "Degraded")
+
+
+def test_a_server_restarted_since_its_start_took_too_long_says_so_while_it_starts_again():
+    ended = {"exitCode": 143, "startedAt": "2026-01-02T01:00:00Z", "finishedAt": "2026-01-02T03:00:10Z"}
+    entry = {
+        "name": "server",
+        "restartCount": 1,
+        "started": False,
+        "state": {"running": {"startedAt": "2026-01-02T03:00:11Z"}},
+        "lastState": {"terminated": ended},
+    }
+    status = status_of(pod(containerStatuses=[entry]))
+    assert conditions(status)["Degraded"] == ("True", "Restarting")
+    assert "StartupTimeout: the server gave no answer within spec.startup.timeout" in message(status, "Degraded")
+
+
+def test_a_backend_that_a_hung_rank_does_not_report_is_unknown_and_not_called_another():
+    silent = {"rank": 0, "alive": False}
+    hung = parse_reading({"version": 1, "backend": None, "window": {"ranks": [silent]}})
+    status = status_of(ready_pod(), readings={"glm5-a": hung})
+    assert conditions(status)["BackendVerified"] == ("Unknown", "RankSilent")
+    assert conditions(status)["DecodeHealthy"] == ("False", "RankSilent")
+    other = parse_reading({"version": 1, "backend": {"verified": False}, "window": {}})
+    assert conditions(status_of(ready_pod(), readings={"glm5-a": other}))["BackendVerified"] == ("False", "NotInUse")
 
 
 def test_a_reason_is_gone_when_it_no_longer_holds():

@@ -3,19 +3,29 @@
 import datetime
 import json
 import re
+import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from glm5_operator.api.base import seconds
-from glm5_operator.resources.containers import DOWNLOAD_CONTAINER, EXPORTER_CONTAINER, SERVER_CONTAINER
+from glm5_operator.resources.containers import (
+    DOWNLOAD_CONTAINER,
+    EXPORTER_CONTAINER,
+    PROBE_PERIOD_SECONDS,
+    SERVER_CONTAINER,
+)
 from glm5_operator.resources.context import Context
+from glm5_operator.resources.deployment import grace_seconds
 
 from .decode import Download
 from .redact import last_lines, redact
 
 # The launcher's exit code for "I refuse to serve"; its termination message says why.
 REFUSED_EXIT_CODE = 78
+
+# A server that the kubelet ended: by SIGTERM, or by SIGKILL after the grace period.
+_ENDED_BY_KUBELET = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 
 # A pod past its grace period by this much is on a node that no longer answers.
 _LOST_AFTER_SECONDS = 60
@@ -74,7 +84,7 @@ def view_pods(
     `warnings` (reason and message) that the kubelet told of pods whose containers it can't create.
     """
     listed = _without_history(list(pods), context.spec.replicas)
-    draining = any(pod["metadata"].get("deletionTimestamp") for pod in listed)
+    draining = any(pod["metadata"].get("deletionTimestamp") and not _is_lost(pod, now) for pod in listed)
     order = ("Failing", "Waiting", "Pending", "Starting", "Draining", "Ready")
     views = [_view(pod, context, now, current_hash, draining, downloads or {}, warnings or {}) for pod in listed]
     return sorted(views, key=lambda view: (order.index(view.phase), view.name))
@@ -135,41 +145,60 @@ def _judge(
     draining: bool,
 ) -> tuple[str, str, str]:
     status = pod.get("status", {})
+    if status.get("phase") != "Failed" and _is_lost(pod, now):
+        return "Failing", "NodeLost", _explain_loss(pod)
     if (deleted := pod["metadata"].get("deletionTimestamp")) is not None:
-        return _judge_draining(pod, parse_time(deleted), now)
+        deadline = parse_time(deleted)
+        return "Draining", "Draining", f"finishes its generations until {deadline:%H:%M:%S} UTC at the latest"
     if status.get("phase") == "Failed":
-        return _judge_failed(status, statuses)
+        return _judge_failed(status, statuses, context)
     conditions = {entry["type"]: entry for entry in status.get("conditions", [])}
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
         return _judge_unscheduled(scheduled, context, draining)
     if conditions.get("Ready", {}).get("status") == "True":
         return "Ready", "", ""
-    if conditions.get("Ready", {}).get("reason") == "NodeLost" or status.get("reason") == "NodeLost":
-        return "Failing", "NodeLost", _lost(pod)
     for name in (DOWNLOAD_CONTAINER, EXPORTER_CONTAINER, SERVER_CONTAINER):
         if (found := _judge_container(name, statuses.get(name, {}), context)) is not None:
             return found
     return _judge_starting(pod, statuses, context, now)
 
 
-def _judge_draining(
-    pod: Mapping[str, Any], deadline: datetime.datetime, now: datetime.datetime
-) -> tuple[str, str, str]:
-    if (now - deadline).total_seconds() > _LOST_AFTER_SECONDS and pod.get("spec", {}).get("nodeName"):
-        return "Failing", "NodeLost", _lost(pod)
-    return "Draining", "Draining", f"finishes its generations until {deadline:%H:%M:%S} UTC at the latest"
+def _is_lost(pod: Mapping[str, Any], now: datetime.datetime) -> bool:
+    """Whether the pod's node no longer answers.
+
+    The node controller then sets a ready pod's Ready to False and touches nothing else. The kubelet would have set
+    ContainersReady as well, or a reason. A pod that was not ready shows only in that it outlives its grace period.
+    """
+    if not pod.get("spec", {}).get("nodeName"):
+        return False
+    conditions = {entry["type"]: entry for entry in pod.get("status", {}).get("conditions", [])}
+    ready = conditions.get("Ready", {})
+    if (
+        ready.get("status") == "False"
+        and not ready.get("reason")
+        and conditions.get("ContainersReady", {}).get("status") == "True"
+    ):
+        return True
+    deleted = pod["metadata"].get("deletionTimestamp")
+    return deleted is not None and (now - parse_time(deleted)).total_seconds() > _LOST_AFTER_SECONDS
 
 
-def _lost(pod: Mapping[str, Any]) -> str:
-    name, node = pod["metadata"]["name"], pod.get("spec", {}).get("nodeName", "?")
+def _explain_loss(pod: Mapping[str, Any]) -> str:
+    name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
+    if pod["metadata"].get("deletionTimestamp") is None:
+        return (
+            f"node {node} does not answer: see kubectl describe node {node}. Unless it comes back, pod {name} is "
+            "replaced after the pod's tolerationSeconds, by default 5 minutes"
+        )
     return (
-        f"node {node} does not answer, so pod {name} can't be seen to end and its volumes stay attached. If the "
-        f"machine is really off: kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+        f"node {node} does not answer, so pod {name} can't be seen to end; its GPUs and volumes stay taken. When the "
+        f"node comes back this heals by itself. If the machine is really off: kubectl taint node {node} "
+        "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
     )
 
 
-def _judge_failed(status: Mapping[str, Any], statuses: Mapping[str, Any]) -> tuple[str, str, str]:
+def _judge_failed(status: Mapping[str, Any], statuses: Mapping[str, Any], context: Context) -> tuple[str, str, str]:
     reason = status.get("reason") or "PodFailed"
     message = redact(status.get("message") or "")
     if reason == "Evicted":
@@ -178,7 +207,7 @@ def _judge_failed(status: Mapping[str, Any], statuses: Mapping[str, Any]) -> tup
         return "Failing", "NodeRefused", f"the node refused the pod ({reason}): {message}"
     ended = _termination(statuses.get(SERVER_CONTAINER, {}))
     if ended is not None:
-        return "Failing", *_explain_end(SERVER_CONTAINER, ended)
+        return "Failing", *_explain_end(SERVER_CONTAINER, ended, context)
     return "Failing", reason, message or "the pod failed and says no more"
 
 
@@ -237,25 +266,24 @@ def _judge_container(name: str, entry: Mapping[str, Any], context: Context) -> t
     if ended is None or (name == DOWNLOAD_CONTAINER and ended.get("exitCode") == 0):
         return None
     if reason == "CrashLoopBackOff" or "terminated" in entry.get("state", {}):
-        if _ran_seconds(ended) >= seconds(context.spec.startup.timeout) and name == SERVER_CONTAINER:
-            return (
-                "Failing",
-                "StartupTimeout",
-                f"the server gave no answer within spec.startup.timeout ({context.spec.startup.timeout}) and was "
-                "restarted: raise it, or see the pod's log for what takes so long",
-            )
-        return "Failing", *_explain_end(name, ended)
+        return "Failing", *_explain_end(name, ended, context)
     return None
 
 
-def _explain_end(container: str, ended: Mapping[str, Any]) -> tuple[str, str]:
+def _explain_end(container: str, ended: Mapping[str, Any], context: Context) -> tuple[str, str]:
     """Reason and message for a container that ended."""
     code, text = ended.get("exitCode"), ended.get("message", "")
     if (refused := refusal_of(ended)) is not None:
         return refused
     if ended.get("reason") == "OOMKilled":
         return "OutOfMemory", f"container {container} used more memory than its limit: raise spec.server.resources"
-    signal = f" (signal {code - 128})" if isinstance(code, int) and 128 < code < 192 else ""
+    if container == SERVER_CONTAINER and _startup_timed_out(ended, context):
+        return (
+            "StartupTimeout",
+            f"the server gave no answer within spec.startup.timeout ({context.spec.startup.timeout}) and was "
+            "restarted: raise it, or see the pod's log for what takes so long",
+        )
+    by_signal = f" (signal {code - 128})" if isinstance(code, int) and 128 < code < 192 else ""
     if (
         argument := re.search(r"error: ((?:unrecognized arguments|argument [^:]+|ambiguous option).*)", text)
     ) is not None:
@@ -264,7 +292,7 @@ def _explain_end(container: str, ended: Mapping[str, Any]) -> tuple[str, str]:
         f"; last log lines: {last_lines(text)}" if text.strip() else "; it left no message: see kubectl logs --previous"
     )
     name = {"download": "DownloadFailed", "exporter": "ExporterCrash"}.get(container, "Crash")
-    return name, f"container {container} exited with code {code}{signal}{log}"
+    return name, f"container {container} exited with code {code}{by_signal}{log}"
 
 
 def _explain_warning(reason: str, message: str, context: Context) -> tuple[str, str]:
@@ -305,7 +333,7 @@ def _judge_starting(
         since = now - parse_time(running["startedAt"])
         again = _termination(server)
         if again is not None and server.get("restartCount", 0) > 0 and not server.get("started"):
-            reason, why = _explain_end(SERVER_CONTAINER, again)
+            reason, why = _explain_end(SERVER_CONTAINER, again, context)
             return (
                 "Starting",
                 "Restarting",
@@ -339,6 +367,17 @@ def _minutes(span: datetime.timedelta) -> str:
 def _termination(entry: Mapping[str, Any]) -> Mapping[str, Any] | None:
     ended = entry.get("state", {}).get("terminated") or entry.get("lastState", {}).get("terminated")
     return ended if isinstance(ended, Mapping) else None
+
+
+def _startup_timed_out(ended: Mapping[str, Any], context: Context) -> bool:
+    """Whether the kubelet ended the server since its startup probe did not succeed in time.
+
+    The kubelet writes no such reason anywhere but in an event. What shows it: the server was ended by a signal, about
+    when the budget was spent; how long it then took to end is bounded by the grace period.
+    """
+    budget = seconds(context.spec.startup.timeout)
+    earliest, latest = budget - PROBE_PERIOD_SECONDS, budget + 2 * PROBE_PERIOD_SECONDS + grace_seconds(context)
+    return ended.get("exitCode") in _ENDED_BY_KUBELET and earliest <= _ran_seconds(ended) <= latest
 
 
 def _ran_seconds(ended: Mapping[str, Any]) -> float:

@@ -215,7 +215,10 @@ def _backend_verified(
         return Condition("BackendVerified", None, "NoReadyPod", "no pod is ready to be asked")
     for name, reading in readings.items():
         backend = reading.backend
-        if backend is None or not backend.verified:
+        if backend is None:
+            message = f"rank 0 of pod {name} reports no backend: it hangs, or runs without this project's plugin"
+            return Condition("BackendVerified", None, "RankSilent", message)
+        if not backend.verified:
             return Condition("BackendVerified", False, "NotInUse", f"pod {name} does not run this project's backend")
         if backend.kv_cast != context.spec.attention.kv_cast and all(pod.current for pod in ready):
             return Condition(

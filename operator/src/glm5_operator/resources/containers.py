@@ -18,7 +18,7 @@ DOWNLOAD_DIRECTORY = "/models/cache"
 # Time for kube-proxy and load balancers to stop sending new connections before SGLang starts to refuse them.
 ENDPOINT_REMOVAL_SECONDS = 10
 
-_PROBE_PERIOD_SECONDS = 5
+PROBE_PERIOD_SECONDS = 5
 
 _RESTRICTED = {
     "allowPrivilegeEscalation": False,
@@ -79,13 +79,13 @@ def _probes(context: Context) -> dict[str, Any]:
     return {
         "startupProbe": {
             "httpGet": ready,
-            "periodSeconds": _PROBE_PERIOD_SECONDS,
+            "periodSeconds": PROBE_PERIOD_SECONDS,
             "timeoutSeconds": 5,
-            "failureThreshold": math.ceil(budget / _PROBE_PERIOD_SECONDS),
+            "failureThreshold": math.ceil(budget / PROBE_PERIOD_SECONDS),
         },
         "readinessProbe": {
             "httpGet": ready,
-            "periodSeconds": _PROBE_PERIOD_SECONDS,
+            "periodSeconds": PROBE_PERIOD_SECONDS,
             "timeoutSeconds": 5,
             "failureThreshold": 3,
         },
