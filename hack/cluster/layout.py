@@ -41,6 +41,7 @@ class Layout:
     """Every path and port of one cluster.
 
     `state` dies with the cluster, `cache` outlives it. `api_port` is on 127.0.0.1, inside the sandbox and out.
+    `keeps_images`: the node starts with the images of the last one, and leaves its own to the next.
     """
 
     profile: str
@@ -48,6 +49,7 @@ class Layout:
     state: Path
     cache: Path
     api_port: int
+    keeps_images: bool
 
     @property
     def pki(self) -> Path:
@@ -64,6 +66,21 @@ class Layout:
     @property
     def volumes(self) -> Path:
         return self.state / "volumes"
+
+    @property
+    def images(self) -> Path:
+        """containerd's folder."""
+        return self.state / "containerd"
+
+    @property
+    def kept_images(self) -> Path:
+        """Where it lies while no cluster uses it."""
+        return self.cache / "node-images"
+
+    @property
+    def came_up(self) -> Path:
+        """A file that says with which programs the cluster came up whole."""
+        return self.state / "fingerprint"
 
     @property
     def containerd_socket(self) -> Path:
@@ -87,7 +104,8 @@ class Layout:
 def layout(profile: str, environ: dict[str, str] | None = None) -> Layout:
     """The layout of `profile`, with the environment's STATE, CACHE and API_PORT in place of the defaults.
 
-    Raises ValueError when API_PORT is not a port number or STATE is not an absolute path below the root.
+    KEEP_IMAGES=0 starts a node without images and leaves none behind. Raises ValueError when API_PORT is not a port
+    number or STATE is not an absolute path below the root.
     """
     environ = dict(os.environ) if environ is None else environ
     chosen = PROFILES[profile]
@@ -98,7 +116,8 @@ def layout(profile: str, environ: dict[str, str] | None = None) -> Layout:
     if not state.is_absolute() or len(state.parts) < 3:
         raise ValueError(f"STATE={state} must be an absolute path of its own, such as {chosen.state}.")
     cache = Path(environ.get("CACHE") or "/var/cache/glm5")
-    return Layout(chosen.name, chosen.has_node, state, cache, int(port))
+    keeps_images = chosen.has_node and environ.get("KEEP_IMAGES") != "0"
+    return Layout(chosen.name, chosen.has_node, state, cache, int(port), keeps_images)
 
 
 def version(name: str) -> str:

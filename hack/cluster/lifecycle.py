@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import build, control_plane, node, packages, pki, preflight, processes, sandbox
+from . import build, control_plane, image_store, node, packages, pki, preflight, processes, sandbox
 from .layout import Layout
 from .progress import say, wait_until
 
@@ -49,6 +49,7 @@ def up(layout: Layout, *, memory: int = 0, disk: int = 0) -> Path:
         sandbox.destroy(layout)
         say("starting the control plane")
         sandbox.create(layout, binaries / "pause")
+        image_store.take(layout)
         pki.make(layout)
         control_plane.start(layout, binaries, ("etcd", "kube-apiserver"))
         sandbox.open_door(layout, layout.api_port)
@@ -65,7 +66,7 @@ def up(layout: Layout, *, memory: int = 0, disk: int = 0) -> Path:
             timeout=10,
             hint=f"The logs are in {layout.logs}.",
         )
-        (layout.state / "fingerprint").write_text(_fingerprint(layout, binaries))
+        layout.came_up.write_text(_fingerprint(layout, binaries))
         say(f"the cluster is up: export KUBECONFIG={layout.kubeconfig} PATH={binaries}:$PATH")
         return binaries
 
@@ -79,7 +80,7 @@ def down(layout: Layout) -> None:
 def is_healthy(layout: Layout, binaries: Path) -> bool:
     """Whether the cluster was brought up whole by this version, all its programs run and it answers."""
     with contextlib.suppress(OSError):
-        if (layout.state / "fingerprint").read_text() != _fingerprint(layout, binaries):
+        if layout.came_up.read_text() != _fingerprint(layout, binaries):
             return False
         return (
             not missing_programs(layout, binaries)

@@ -144,7 +144,7 @@ def pod_network() -> dict[str, Any]:
 def containerd_configuration(layout: Layout) -> str:
     """containerd's configuration, everything of it below the state folder."""
     return f"""version = 2
-root = "{layout.state}/containerd"
+root = "{layout.images}"
 state = "{layout.run}/containerd"
 [grpc]
   address = "{layout.containerd_socket}"

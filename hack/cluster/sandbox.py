@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from . import processes
+from . import image_store, processes
 from .layout import NODE_ADDRESS, Layout
 from .progress import Failure, wait_until
 
@@ -174,6 +174,7 @@ def destroy(layout: Layout) -> None:
     _restore_kernel_settings(layout)
     if layout.state.exists():
         _forbid_mounts_below(layout.state)
+        image_store.keep(layout)
         # Images have some 100,000 files: rm takes a tenth of shutil's time for them.
         subprocess.run(["rm", "-rf", "--one-file-system", str(layout.state)], check=True)
 

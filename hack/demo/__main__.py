@@ -128,8 +128,9 @@ def what_next(target: Target) -> str:
 def down() -> None:
     """Remove what `up` made: of the embedded cluster all, of the reader's own what the demo put there."""
     if os.environ.get("CLUSTER", "embedded") != "current":
-        lifecycle.down(layout("full"))
-        say("the embedded cluster is gone")
+        cluster = layout("full")
+        lifecycle.down(cluster)
+        say(f"the embedded cluster is gone; what was built, and its images, stay for the next one: {cluster.cache}")
         return
     target = Current.find()
     kubectl = target.kubectl

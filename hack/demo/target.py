@@ -70,7 +70,7 @@ class Embedded:
 
     def provide(self, names: tuple[str, ...]) -> dict[str, str]:
         """Build and import; an image whose archive has not changed since its import is left alone."""
-        imported = self.layout.state / "imported"
+        imported = self.layout.images / "imported"  # kept, and lost, together with the images
         imported.mkdir(exist_ok=True)
         built = build_images(self.layout, names)
         for name, it in built.items():

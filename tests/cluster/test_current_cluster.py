@@ -30,7 +30,7 @@ http: {{addr: "127.0.0.1:{port}"}}
 @pytest.fixture(scope="module")
 def foreign():
     """A cluster with a registry that its node can pull from and this machine can push to, both at 127.0.0.1."""
-    cluster = layout("full", {"STATE": "/var/lib/glm5-foreign", "API_PORT": "6445"})
+    cluster = layout("full", {"STATE": "/var/lib/glm5-foreign", "API_PORT": "6445", "KEEP_IMAGES": "0"})
     lifecycle.down(cluster)
     binaries = lifecycle.up(cluster)
     build.build(cluster, ["registry"])

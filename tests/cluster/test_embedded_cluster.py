@@ -19,7 +19,13 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 STATE = "/var/lib/glm5-cluster-test"
 PORT = "6444"
-SETTINGS = {**os.environ, "STATE": STATE, "API_PORT": PORT, "PYTHONPATH": str(REPOSITORY / "hack")}
+SETTINGS = {
+    **os.environ,
+    "STATE": STATE,
+    "API_PORT": PORT,
+    "KEEP_IMAGES": "0",
+    "PYTHONPATH": str(REPOSITORY / "hack"),
+}
 UP = [sys.executable, "-m", "cluster", "up"]
 
 
