@@ -1,15 +1,14 @@
 """`make bench-exporter`: what the exporter costs beside a server of eight ranks, and what its figures cost the ranks.
 
-Real parts: ranks' files written at the asked-for rate by another process, the exporter's real server (without the idle
-process that starts it again), scrapes over HTTP on loopback. Times depend on the machine and on what else it does;
-nothing here passes or fails.
+Real parts: ranks' files written at the asked-for rate by another process, the exporter as its container runs it (the
+server and the process that starts it again), scrapes over HTTP on loopback. Times depend on the machine and on what
+else it does; nothing here passes or fails.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import importlib.metadata
 import json
 import os
 import platform
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from glm5_mla.timing.rankfile import BackendInfo, RankWriter, StepRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 STEP = StepRecord(1, 6_500_000, 7_000_000, 100_000, 2_100_000, 1152, 8, 65_536, True)
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -60,16 +59,16 @@ def writer_cost_us(run_dir: str, count: int = 20_000) -> dict[str, float]:
     return costs
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """Return the CPU time that processes have used."""
+    stats = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids)
+    return sum(int(fields[11]) + int(fields[12]) for fields in stats) / _TICKS
 
 
-def memory_mib(pid: int) -> float:
-    """Return the memory that a process holds."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return round(int(status.partition("VmRSS:")[2].split()[0]) / 1024, 1)
+def memory_mib(pids: Iterable[int]) -> float:
+    """Return the memory that processes hold; what they share is shared out among all that have it."""
+    rollups = (Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in pids)
+    return round(sum(int(text.partition("Pss:")[2].split()[0]) for text in rollups) / 1024, 1)
 
 
 def fetch(url: str) -> tuple[float, bytes]:
@@ -100,7 +99,7 @@ def measure(ranks: int, rate: float, scrapes: int, idle_s: float, interval_s: fl
         writing.stdout.readline()
         environment = {**os.environ, "GLM5_RUN_DIR": run_dir, "GLM5_EXPORTER_PORT": "0", "GLM5_DEPLOYMENT": "bench"}
         exporter = subprocess.Popen(
-            [sys.executable, "-m", "glm5_mla.exporter.server"],
+            [Path(sys.executable).with_name("glm5-mla"), "exporter"],
             env=environment,
             stderr=subprocess.PIPE,
             text=True,
@@ -109,11 +108,13 @@ def measure(ranks: int, rate: float, scrapes: int, idle_s: float, interval_s: fl
             assert exporter.stderr is not None
             url = f"http://127.0.0.1:{exporter.stderr.readline().split()[-1]}"
             fetch(f"{url}/metrics")
-            start = cpu_seconds(exporter.pid)
+            children = Path(f"/proc/{exporter.pid}/task/{exporter.pid}/children").read_text()
+            processes = [exporter.pid, *map(int, children.split())]
+            start = cpu_seconds(processes)
             answers = [fetch(f"{url}/metrics") for _ in range(scrapes)]
-            metrics_cpu = cpu_seconds(exporter.pid) - start
+            metrics_cpu = cpu_seconds(processes) - start
             decode = [fetch(f"{url}/v1/decode") for _ in range(scrapes)]
-            decode_cpu = cpu_seconds(exporter.pid) - start - metrics_cpu
+            decode_cpu = cpu_seconds(processes) - start - metrics_cpu
             lines = answers[-1][1].decode().splitlines()
             result |= {
                 "scrape_ms": spread_ms([seconds for seconds, _ in answers]),
@@ -123,13 +124,13 @@ def measure(ranks: int, rate: float, scrapes: int, idle_s: float, interval_s: fl
                 "series": sum(not line.startswith("#") for line in lines),
                 "scrape_bytes": len(answers[-1][1]),
             }
-            start, began = cpu_seconds(exporter.pid), time.monotonic()
+            start, began = cpu_seconds(processes), time.monotonic()
             while time.monotonic() - began < idle_s:
                 fetch(f"{url}/metrics")
                 fetch(f"{url}/v1/decode")
                 time.sleep(interval_s)
-            used = (cpu_seconds(exporter.pid) - start) / (time.monotonic() - began)
-            result |= {"cpu_percent_of_one_core": round(used * 100, 3), "memory_mib": memory_mib(exporter.pid)}
+            used = (cpu_seconds(processes) - start) / (time.monotonic() - began)
+            result |= {"cpu_percent_of_one_core": round(used * 100, 3), "memory_mib": memory_mib(processes)}
         finally:
             for process in (exporter, writing):
                 process.terminate()
@@ -146,7 +147,6 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "load_1min": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
-        "prometheus_client": importlib.metadata.version("prometheus_client"),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
     }
 

@@ -6,27 +6,13 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    SummaryMetricFamily,
-)
-
 Kind = Literal["counter", "gauge", "histogram", "summary"]
 Scope = Literal["rank", "pod", "exporter"]
-Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily | SummaryMetricFamily
 
 UNITS = ("seconds", "bytes", "tokens", "tokens/s", "steps", "requests", "ranks", "errors", "1", "unix time in seconds")
-_FAMILIES: dict[str, type[Family]] = {
-    "counter": CounterMetricFamily,
-    "gauge": GaugeMetricFamily,
-    "histogram": HistogramMetricFamily,
-    "summary": SummaryMetricFamily,
-}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Metric:
     """One metric: its name in Prometheus, kind, unit, description, and labels beside ``deployment``.
 
@@ -57,11 +43,6 @@ class Metric:
     def all_labels(self) -> tuple[str, ...]:
         """Return the names of all labels the exporter puts on the series, ``le`` of histograms excluded."""
         return ("deployment", *(("rank",) if self.scope == "rank" else ()), *self.labels)
-
-    def family(self) -> Family:
-        """Return an empty family of samples to fill."""
-        name = self.name.removesuffix("_total") if self.kind == "counter" else self.name
-        return _FAMILIES[self.kind](name, self.help, labels=self.all_labels)
 
 
 DECODE_STEP = Metric(

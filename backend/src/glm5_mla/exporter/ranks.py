@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import time
 from collections import Counter
@@ -13,7 +14,6 @@ from glm5_mla.timing.rankfile import RankFileError, rank_path
 from glm5_mla.timing.rankreader import RankReader, Snapshot
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
 
 log = logging.getLogger(__name__)
@@ -69,19 +69,18 @@ class RunDirectory:
 
     def _numbers(self) -> list[int]:
         try:
-            names = [path.name for path in self.path.iterdir()]
+            names = os.listdir(self.path)
         except OSError:  # not there yet: the server's container may make it
             return []
         matches = (re.fullmatch(r"rank-(\d{1,4})", name) for name in names)
         return sorted(number for match in matches if match and (number := int(match[1])) < MAX_RANKS)
 
     def _read_one(self, number: int) -> Snapshot | None:
+        path = rank_path(self.path, number)
         try:
-            snapshot = RankReader(rank_path(self.path, number), clock=self._clock).read(WINDOW_S)
+            snapshot = RankReader(path, clock=self._clock).read(WINDOW_S)
             if snapshot.rank != number:
-                raise RankFileError(
-                    f"{rank_path(self.path, number)} was written by rank {snapshot.rank}", reason="wrong_rank"
-                )
+                raise RankFileError(f"{path} was written by rank {snapshot.rank}", reason="wrong_rank")
         except FileNotFoundError:
             return None
         except RankFileError as error:

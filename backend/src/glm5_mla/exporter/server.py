@@ -21,7 +21,7 @@ from .collector import RankCollector
 from .decode import decode_figures
 from .ranks import MAX_RANKS, RunDirectory
 from .supervisor import SETTING_STATUS
-from .text import CONTENT_TYPE, exposition
+from .text import CONTENT_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,7 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         try:
             if path == "/metrics":
-                self._answer(HTTPStatus.OK, CONTENT_TYPE, exposition(self.server.collector.collect()))
+                self._answer(HTTPStatus.OK, CONTENT_TYPE, self.server.collector.collect())
             elif path == "/v1/decode":
                 figures = decode_figures(
                     self.server.run_directory.read(), self.server.deployment, self.server.run_directory.path

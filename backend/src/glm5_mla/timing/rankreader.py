@@ -7,7 +7,9 @@ import os
 import struct
 import time
 import zlib
+from bisect import bisect_right
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _NS = 1_000_000_000
+_RECORD_HEAD = struct.Struct("<2Q")
+"""The first words of a record in either ring: index and recorded_ns."""
 _ATTEMPTS = 5
 
 
@@ -208,6 +212,7 @@ def _newest_info(descriptor: int) -> BackendInfo | None:
     return _backend_info(newest[1])
 
 
+@lru_cache(maxsize=64)
 def _backend_info(body: bytes) -> BackendInfo | None:
     """Return what `body` says as JSON, None when that is not what a rank writes, whatever its checksum says."""
     try:
@@ -235,6 +240,19 @@ class _Ring:
         # A few of the oldest records are left alone: the writer may be about to replace them.
         self.oldest = max(0, newest - capacity + 1 + capacity // 16)
 
+    def recorded_ns(self, index: int) -> int:
+        """Return when record ``index`` was made; its checksum is left to `get`."""
+        if index == 0:
+            return 0
+        at = self._at + (index - 1) % self._capacity * self._struct.size
+        data = os.pread(self._descriptor, _RECORD_HEAD.size, at)
+        if len(data) < _RECORD_HEAD.size:
+            raise _LappedError
+        found, recorded_ns = _RECORD_HEAD.unpack(data)
+        if found != index:
+            raise _LappedError
+        return int(recorded_ns)
+
     def get(self, index: int) -> dict[str, int]:
         """Return record ``index``; 0 stands for the start of the life, where all sums are zero."""
         if index == 0:
@@ -251,14 +269,8 @@ class _Ring:
 
     def last_until(self, time_ns: int) -> dict[str, int]:
         """Return the newest record that was made at ``time_ns`` or before, else the oldest one there is."""
-        low, high = self.oldest, self.newest
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.get(middle)["recorded_ns"] <= time_ns:
-                low = middle
-            else:
-                high = middle - 1
-        return self.get(low)
+        later = range(self.oldest + 1, self.newest + 1)
+        return self.get(self.oldest + bisect_right(later, time_ns, key=self.recorded_ns))
 
 
 def _window(descriptor: int, capacity: int, totals: tuple[int, ...], now_ns: int, window_ns: int) -> Window:
@@ -268,7 +280,7 @@ def _window(descriptor: int, capacity: int, totals: tuple[int, ...], now_ns: int
     tokens = _Ring(descriptor, tokens_at, TOKEN_RING, capacity, totals[AT["token_records"]])
 
     # A ring that does not reach back to the window's start shortens the window.
-    reach = max(steps.get(steps.oldest)["recorded_ns"], tokens.get(tokens.oldest)["recorded_ns"])
+    reach = max(steps.recorded_ns(steps.oldest), tokens.recorded_ns(tokens.oldest))
     since_ns = max(now_ns - window_ns, reach)
     start, end = steps.last_until(since_ns), steps.get(steps.newest)
     count = end["index"] - start["index"]
