@@ -362,6 +362,80 @@ POOL = Row(
     ],
 )
 
+
+def of_gpu(series: str) -> str:
+    """Return a value of each GPU that a chosen pod has, with the GPU's number and machine as labels."""
+    return f"max by (UUID) ({series}) * on (UUID) group_right () gpu:glm5_pod:info{{{SELECTOR}}}"
+
+
+def fault(series: str) -> Query:
+    """Return a query for one column of the table of faults, keyed by machine and GPU."""
+    return Query(f'label_join({of_gpu(series)}, "key", " GPU ", "Hostname", "gpu")', format=Format.TABLE)
+
+
+GPU = "{{Hostname}} GPU {{gpu}}"
+USED, FREE = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"
+GPUS = Row(
+    "GPUs, where NVIDIA's DCGM exporter runs (else this row has no data)",
+    [
+        Series(
+            "GPU utilisation",
+            "Part of the time in which any kernel ran on the GPU: high whenever it decodes, no measure of how well.",
+            "percent",
+            [Query(of_gpu("DCGM_FI_DEV_GPU_UTIL"), GPU)],
+            maximum=100,
+        ),
+        Series(
+            "Power",
+            "What each GPU draws. Decoding is bound by memory and stays under the limit; long prefills reach it.",
+            "watt",
+            [Query(of_gpu("DCGM_FI_DEV_POWER_USAGE"), GPU)],
+        ),
+        Series(
+            "Temperature",
+            "Of each GPU's chip and memory. One that is hotter than its neighbours lowers its clock first.",
+            "celsius",
+            [
+                Query(of_gpu("DCGM_FI_DEV_GPU_TEMP"), f"{GPU} chip"),
+                Query(of_gpu("DCGM_FI_DEV_MEMORY_TEMP"), f"{GPU} memory"),
+            ],
+            minimum=None,
+        ),
+        Series(
+            "GPU memory in use",
+            "Weights, KV pool, graphs and workspaces: nearly all of it, and flat, while a server runs.",
+            "percentunit",
+            [Query(of_gpu(f"{USED} / ({USED} + {FREE})"), GPU)],
+            maximum=1,
+        ),
+        Series(
+            "Clock",
+            "Clock of the multiprocessors. One GPU below the others is held back by heat or power.",
+            "hertz",
+            [Query(of_gpu("DCGM_FI_DEV_SM_CLOCK * 1e6"), GPU)],
+        ),
+        Table(
+            "GPU faults",
+            "Number of the last error (Xid) that the driver reported, memory rows set aside after uncorrectable errors,"
+            " and whether one could not be: 0 in all three is healthy.",
+            "none",
+            [
+                fault("DCGM_FI_DEV_XID_ERRORS"),
+                fault("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS"),
+                fault("DCGM_FI_DEV_ROW_REMAP_FAILURE"),
+            ],
+            columns={
+                "key": "GPU",
+                "Value #A": "Last Xid",
+                "Value #B": "Rows set aside",
+                "Value #C": "Could not be",
+            },
+            join="key",
+            width=8,
+        ),
+    ],
+)
+
 HEALTH = Row(
     "Are these figures fresh?",
     [
@@ -411,7 +485,7 @@ def decode_dashboard() -> dict[str, Any]:
         uid="glm5-decode",
         title="GLM-5 / Decode",
         description="Decode speed of GLM5Deployments, step by step and rank by rank: what a step costs and why.",
-        rows=[OVERVIEW, STEP_ROW, RANKS, BATCH, USERS, POOL, HEALTH],
+        rows=[OVERVIEW, STEP_ROW, RANKS, BATCH, USERS, POOL, GPUS, HEALTH],
         variables=[
             label_variable("namespace", "Namespace", "label_values(glm5_exporter_info, namespace)"),
             label_variable(

@@ -80,7 +80,7 @@ def test_a_query_is_promql(query):
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_a_query_asks_for_series_that_exist(query):
-    ours = set(re.findall(r"\bglm5_(?!operator_|deployment_)\w+", query))
+    ours = set(re.findall(r"(?<!:)\bglm5_(?!operator_|deployment_)\w+", query))
     assert ours <= SERIES
     operator_s = {re.sub(r"_(total|bucket|sum|count)$", "", name) for name in
                   re.findall(r"\bglm5_(?:operator|deployment)_\w+", query)}  # fmt: skip
@@ -94,6 +94,40 @@ def test_alerts_and_rules_ask_for_series_that_exist():
     for query in queries:
         ours = set(re.findall(r"(?<!:)\bglm5_(?!operator_|deployment_)\w+(?!:)", query))
         assert ours <= SERIES, query
+
+
+def test_dashboards_use_recorded_series_that_the_rules_record():
+    groups = yaml.safe_load((ROOT / "charts/glm5-operator/rules/glm5.yaml").read_text())["groups"]
+    recorded = {rule["record"] for group in groups for rule in group["rules"] if "record" in rule}
+    used = {name for query in QUERIES for name in re.findall(r"\b[a-z]+:glm5_[a-z0-9_:]+", query)}
+    assert used == {"gpu:glm5_pod:info"}
+    assert used <= recorded
+
+
+# From NVIDIA's lists of the DCGM exporter's counters and of DCGM's fields.
+DCGM_FIELDS = {
+    "DCGM_FI_DEV_FB_FREE",
+    "DCGM_FI_DEV_FB_USED",
+    "DCGM_FI_DEV_GPU_TEMP",
+    "DCGM_FI_DEV_GPU_UTIL",
+    "DCGM_FI_DEV_MEMORY_TEMP",
+    "DCGM_FI_DEV_POWER_USAGE",
+    "DCGM_FI_DEV_SM_CLOCK",
+    "DCGM_FI_DEV_XID_ERRORS",
+    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
+    "DCGM_FI_DEV_ROW_REMAP_FAILURE",
+    "DCGM_FI_DEV_THERMAL_VIOLATION",
+    "DCGM_FI_DEV_POWER_VIOLATION",
+    "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
+    "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
+    "DCGM_FI_DEV_NVLINK_ERROR_DL_RECOVERY",
+    "DCGM_FI_DEV_NVLINK_ERROR_DL_REPLAY",
+}
+
+
+def test_series_of_the_dcgm_exporter_have_its_names():
+    rules = (ROOT / "charts/glm5-operator/rules/glm5.yaml").read_text()
+    assert set(re.findall(r"DCGM_\w+", rules + " ".join(QUERIES))) == DCGM_FIELDS
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
