@@ -186,6 +186,27 @@ def test_a_pods_failure_is_told_in_words(found, reason, words):
     assert status["state"] == reason
 
 
+IMAGE = {"model": {"source": {"persistentVolumeClaim": None, "image": {"reference": "registry.example/glm5:1"}}}}
+
+
+def test_a_model_image_that_cannot_be_pulled_is_not_taken_for_the_servers_image():
+    text = 'Back-off pulling image "registry.example/glm5:1"'
+    status = status_of(waiting("ImagePullBackOff", text), extra=IMAGE)
+    assert conditions(status)["Available"] == ("False", "ImagePull")
+    assert "image registry.example/glm5:1 of spec.model.source.image" in message(status, "Available")
+
+
+def test_a_runtime_without_image_volumes_is_named_with_the_version_that_has_them():
+    identifier = "8323f05b267b66bfcd41911b5072b56f6195d76c049b33066563d97b9b44056f"
+    text = f'failed to generate container "{identifier}" spec: failed to generate spec: failed to mkdir "": mkdir : no'
+    status = status_of(waiting("CreateContainerError", text), extra=IMAGE)
+    assert conditions(status)["Available"] == ("False", "ImageVolumeUnsupported")
+    assert "containerd can from version 2.1 on" in message(status, "Available")
+    assert identifier not in json.dumps(status), "it differs at each attempt, and each would be written"
+    status = status_of(waiting("CreateContainerError", text))
+    assert conditions(status)["Available"] == ("False", "ContainerStart")
+
+
 def test_a_server_that_refuses_to_serve_unverifies_the_backend():
     refused = crashed(78, json.dumps({"reason": "BackendNotInUse", "message": "SGLang runs triton"}))
     status = status_of(refused)

@@ -24,6 +24,9 @@ from .redact import last_lines, redact
 # The launcher's exit code for "I refuse to serve"; its termination message says why.
 REFUSED_EXIT_CODE = 78
 
+# What containerd before 2.1 says of an image volume: it ignores the field, and the mount has no source.
+_NO_IMAGE_VOLUMES = 'failed to mkdir ""'
+
 # A server that the kubelet ended: by SIGTERM, or by SIGKILL after the grace period.
 _ENDED_BY_KUBELET = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 
@@ -249,8 +252,12 @@ def _judge_unscheduled(condition: Mapping[str, Any], context: Context, draining:
 
 def _judge_container(name: str, entry: Mapping[str, Any], context: Context) -> tuple[str, str, str] | None:
     waiting = entry.get("state", {}).get("waiting", {})
-    reason, message = waiting.get("reason", ""), redact(waiting.get("message", ""))
+    # containerd tells a container's id, a new one at each attempt: it helps nobody and would be written each time.
+    reason, message = waiting.get("reason", ""), re.sub(r' "[0-9a-f]{64}"', "", redact(waiting.get("message", "")))
+    model = context.spec.model.source.image
     if reason in _IMAGE_REASONS:
+        if model is not None and f'"{model.reference}"' in message:
+            return "Failing", "ImagePull", f"image {model.reference} of spec.model.source.image: {message}"
         return "Failing", "ImagePull", f"image {entry.get('image') or context.image} of container {name}: {message}"
     if reason == "CreateContainerConfigError":
         if (secret := re.search(r'secret "?([^" ]+)"? not found', message)) is not None:
@@ -260,6 +267,13 @@ def _judge_container(name: str, entry: Mapping[str, Any], context: Context) -> t
                 f"Secret {secret[1]} is missing in namespace {context.namespace}: create it",
             )
         return "Failing", "ContainerConfig", f"container {name} can't be made: {message}"
+    if reason == "CreateContainerError" and model is not None and _NO_IMAGE_VOLUMES in message:
+        return (
+            "Failing",
+            "ImageVolumeUnsupported",
+            "the node's container runtime can't mount spec.model.source.image as a volume (containerd can from version "
+            f"2.1 on): upgrade it, or take the weights from another source. Its words: {message}",
+        )
     if reason in ("CreateContainerError", "RunContainerError", "StartError"):
         return "Failing", "ContainerStart", f"container {name} can't be started: {message}"
     ended = _termination(entry)
