@@ -5,7 +5,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from . import images, sandbox
+from . import images, processes, sandbox
 from .kubectl import Kubectl
 from .layout import (
     BRIDGE,
@@ -53,13 +53,32 @@ def up(layout: Layout, binaries: Path) -> None:
     programs = commands(layout, binaries)
     sandbox.start(layout, "containerd", programs["containerd"])
     sandbox.wait_for(layout, "containerd", "containerd to answer", lambda: images.answers(layout), timeout=60)
-    for name in ("kubelet", "kube-proxy"):  # kubelet ends when containerd does not answer its first question
-        sandbox.start(layout, name, programs[name])
+    sandbox.start(layout, "kube-proxy", programs["kube-proxy"])
+    # After containerd has answered: kubelet ends when its first question to it is not answered.
+    sandbox.start(layout, "kubelet", programs["kubelet"])
     for archive in archives:
         images.load(layout, archive)
-    sandbox.wait_for(layout, "kubelet", "a node that is Ready", lambda: is_ready(layout, binaries), timeout=120)
+    _wait_ready(layout, binaries)
     _announce_gpus(layout, binaries)
     _apply_addons(layout, binaries)
+
+
+def stop_kubelet(layout: Layout) -> None:
+    """End the kubelet alone: to the API server the node falls silent, while its pods' processes go on."""
+    for member in sandbox.members(layout):
+        if Path(member.argv[0]).name == "kubelet":
+            processes.kill(member.pid)
+
+
+def start_kubelet(layout: Layout, binaries: Path) -> None:
+    """Start the kubelet again and wait until the node takes pods. Raises Failure."""
+    sandbox.start(layout, "kubelet", commands(layout, binaries)["kubelet"])
+    _wait_ready(layout, binaries)
+    _announce_gpus(layout, binaries)
+
+
+def _wait_ready(layout: Layout, binaries: Path) -> None:
+    sandbox.wait_for(layout, "kubelet", "a node that is Ready", lambda: is_ready(layout, binaries), timeout=120)
 
 
 def is_ready(layout: Layout, binaries: Path) -> bool:

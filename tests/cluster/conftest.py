@@ -1,6 +1,7 @@
 """What the cluster tests stand on: the embedded cluster with images, Prometheus and operator, brought up once.
 
-KEEP_CLUSTER=1 leaves it up at the end, for the next run to use again.
+KEEP_CLUSTER=1 leaves it up at the end, for the next run to use again. TEST_STATE and TEST_API_PORT choose another place
+for it than /var/lib/glm5-test and 6446, so that two runs can go on side by side.
 """
 
 import contextlib
@@ -10,7 +11,7 @@ import re
 import select
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from cluster import lifecycle
 from cluster.kubectl import Kubectl
 from cluster.layout import layout
 from demo import install
-from demo.deployment import RESOURCE
+from demo.deployment import RESOURCE, condition, explain
 from demo.measure import Measured, measure
 from demo.prometheus import Prometheus
 from demo.target import IMAGES, Embedded
@@ -42,6 +43,10 @@ class Line:
     @property
     def prometheus(self) -> Prometheus:
         return Prometheus(self.kubectl)
+
+    def in_namespace(self, namespace: str) -> "Line":
+        """The same line, for objects of another namespace."""
+        return replace(self, namespace=namespace)
 
     def measure(self, deployment: str, *, requests: int, tokens: int) -> Measured:
         """Send a load from a pod and count it on both sides."""
@@ -72,6 +77,17 @@ class Line:
             assert time.monotonic() < deadline, f"pods of {name} are still there 120 s after its deletion"
             time.sleep(1)
 
+    def wait_for_reason(self, name: str, reason: str, *, kind: str = "Available", seconds: float = 240) -> str:
+        """Wait until a condition of the object as it is now has this reason, and return its message."""
+        deadline = time.monotonic() + seconds
+        while True:
+            value = self.get(name)
+            found = condition(value, kind)
+            if found.get("reason") == reason and found["observedGeneration"] == value["metadata"]["generation"]:
+                return found["message"]
+            assert time.monotonic() < deadline, f"{kind} of {name} has not the reason {reason}: {explain(value)}"
+            time.sleep(1)
+
     @contextlib.contextmanager
     def forwarded(self, service: str, port: int):
         """Lead a free port of 127.0.0.1 to a Service; the block gets the URL."""
@@ -93,7 +109,9 @@ class Line:
 @pytest.fixture(scope="session")
 def line():
     """The whole line, brought up in a cluster of its own, beside whatever a demo runs in."""
-    cluster = layout("full", {**os.environ, "STATE": "/var/lib/glm5-test", "API_PORT": "6446"})
+    place = {"STATE": os.environ.get("TEST_STATE", "/var/lib/glm5-test")}
+    place["API_PORT"] = os.environ.get("TEST_API_PORT", "6446")
+    cluster = layout("full", {**os.environ, **place})
     target = Embedded.up(cluster, memory=5 << 30, disk=8 << 30)
     kubectl = target.kubectl
     # A run that was killed may have left its objects, and with them its GPUs taken.

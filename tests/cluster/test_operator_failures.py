@@ -4,11 +4,10 @@ The pods ask for a resource of their own, so that they are scheduled whatever el
 """
 
 import json
-import time
 
 import pytest
 
-from demo.deployment import condition, explain
+from demo.deployment import condition
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -45,25 +44,13 @@ def failing(line):
         line.delete(name)
 
 
-def wait_for_reason(line, name, reason, *, kind="Available", seconds=240):
-    """Wait until a condition has this reason, and return its message."""
-    deadline = time.monotonic() + seconds
-    while True:
-        value = line.get(name)
-        found = condition(value, kind)
-        if found.get("reason") == reason:
-            return found["message"]
-        assert time.monotonic() < deadline, f"{kind} of {name} has not the reason {reason}: {explain(value)}"
-        time.sleep(1)
-
-
 def test_an_image_that_cannot_be_pulled_is_named_and_a_good_one_heals_it(line, failing):
     failing("image", server={"image": "glm5.local/absent:1"})
-    message = wait_for_reason(line, "image", "ImagePull")
+    message = line.wait_for_reason("image", "ImagePull")
     assert "glm5.local/absent:1" in message
     assert line.get("image")["status"]["state"] == "ImagePull"
     failing("image", server={"image": line.images["server-cpu"]}, replicas=0)
-    wait_for_reason(line, "image", "Stopped")
+    line.wait_for_reason("image", "Stopped")
     assert condition(line.get("image"), "Degraded")["status"] == "False"
     assert "ImagePull" not in json.dumps(line.get("image")["status"])
 
@@ -71,41 +58,41 @@ def test_an_image_that_cannot_be_pulled_is_named_and_a_good_one_heals_it(line, f
 def test_a_missing_secret_of_a_variable_is_named(line, failing):
     source = {"secretKeyRef": {"name": "absent", "key": "key"}}
     failing("variable", server={"env": [{"name": "X", "valueFrom": source}]})
-    message = wait_for_reason(line, "variable", "SecretNotFound")
+    message = line.wait_for_reason("variable", "SecretNotFound")
     assert "Secret absent is missing" in message
 
 
 def test_a_missing_api_key_secret_is_named_though_only_events_tell_of_it(line, failing):
     failing("api-key", server={"apiKeySecretRef": {"name": "absent-key", "key": "key"}})
-    message = wait_for_reason(line, "api-key", "SecretNotFound")
+    message = line.wait_for_reason("api-key", "SecretNotFound")
     assert "Secret absent-key is missing" in message
 
 
 def test_a_bad_argument_is_quoted(line, failing):
     failing("argument", server={"extraArgs": ["--no-such-flag"]})
-    message = wait_for_reason(line, "argument", "BadArgument")
+    message = line.wait_for_reason("argument", "BadArgument")
     assert "--no-such-flag" in message
 
 
 def test_a_model_that_is_not_there_is_named(line, failing):
     failing("model", model={"path": "nowhere", "source": {"persistentVolumeClaim": {"claimName": "tiny-model"}}})
-    message = wait_for_reason(line, "model", "ModelNotFound")
+    message = line.wait_for_reason("model", "ModelNotFound")
     assert "/models/model/nowhere" in message
 
 
 def test_too_little_memory_is_said(line, failing):
     failing("memory", server={"resources": {"limits": {"memory": "200Mi"}}})
-    message = wait_for_reason(line, "memory", "OutOfMemory")
+    message = line.wait_for_reason("memory", "OutOfMemory")
     assert "spec.server.resources" in message
 
 
 def test_not_enough_gpus_are_told_with_the_schedulers_words(line, failing):
     failing("gpus", gpus={"count": 64, "resourceName": "glm5.dev/absent"})
-    message = wait_for_reason(line, "gpus", "WaitingForGPU")
+    message = line.wait_for_reason("gpus", "WaitingForGPU")
     assert "no node has 64 glm5.dev/absent free" in message
 
 
 def test_a_gpu_product_that_no_node_has_is_said(line, failing):
     failing("product", gpus={"count": 1, "resourceName": RESOURCE_NAME, "product": "NVIDIA-H200"})
-    message = wait_for_reason(line, "product", "NoMatchingNode")
+    message = line.wait_for_reason("product", "NoMatchingNode")
     assert "nvidia.com/gpu.product=NVIDIA-H200" in message
