@@ -70,7 +70,8 @@ class Cluster:
         from kubernetes.aio.client.configuration import Configuration
         from kubernetes.aio.dynamic.client import DynamicClient
 
-        configuration = Configuration()
+        # As Kopf's watches. The library's default looks for proxies and a .netrc in a thread, for each request anew.
+        configuration = Configuration(client_session_kwargs={"trust_env": False})
         try:
             config.load_incluster_config(client_configuration=configuration)
         except config.ConfigException:

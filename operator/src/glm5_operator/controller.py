@@ -5,7 +5,7 @@ import datetime
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -14,14 +14,13 @@ from .api.spec import GLM5DeploymentSpec
 from .cluster import ApiError, Cluster
 from .metrics import Metrics
 from .reconcile import guard
-from .reconcile.conditions import HEALTHY
 from .reconcile.difference import digest_of, projection, spec_hash
 from .reconcile.plan import CHILD_KINDS, Applied, Apply, Delete, foreign_controller, owned, plan, wanted_children
 from .reconcile.pods import CREATING, parse_time, view_pods
 from .reconcile.status import Observed, Problem, build_status, refused_status, transitions
 from .resources.containers import DOWNLOAD_CONTAINER
 from .resources.context import Context
-from .resources.pod_template import MalformedError, merged_pod_template
+from .resources.pod_template import MalformedError
 from .settings import Settings
 from .store import Store
 from .work_queue import Key, WorkQueue
@@ -40,6 +39,9 @@ _CLOCK_SECONDS = 60.0
 # After this long on a node without containers a pod's events are asked for.
 _STUCK_SECONDS = 15.0
 _CREATION_WARNINGS = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedMapVolume")
+
+# Events of children come in swarms (a Deployment's, its ReplicaSet's, its pods'): one pass looks at all of a swarm.
+_SETTLE_SECONDS = 0.3
 
 _LISTED_KINDS = (KIND, *CHILD_KINDS, "ReplicaSet", "Pod")
 
@@ -65,7 +67,6 @@ class Controller:
         self._metrics = metrics
         self._clock = clock
         self._applied: dict[Key, dict[str, Applied]] = {}
-        self._states: dict[Key, str] = {}
         self._pod_monitor_api = (False, -_API_CHECK_SECONDS)
 
     def answering_pods(self) -> dict[Key, dict[str, str]]:
@@ -80,8 +81,12 @@ class Controller:
     def seen(self, kind: str, event: str, body: dict[str, Any]) -> None:
         """Takes in a watch event (ADDED, MODIFIED, DELETED, or none for the first listing)."""
         key = self.store.remove(kind, body) if event == "DELETED" else self.store.put(kind, body)
-        if key is not None:
-            self.queue.add(key)
+        if key is None:
+            return
+        if kind == KIND:
+            self.queue.add(key, urgent=True)
+        else:
+            self.queue.add_after(key, _SETTLE_SECONDS)
 
     async def sweep(self) -> None:
         """Looks at every object anew, and drops what is gone without a word.
@@ -131,7 +136,7 @@ class Controller:
             context = self.context(body)
             refused = guard.refusal(context.spec, self._settings)
             problem = Problem("NotAllowed", refused) if refused else None
-            merged_pod_template(context)
+            wanted = wanted_children(context, pod_monitor_api=await self._has_pod_monitor())
         except ValidationError as error:
             problem = Problem("InvalidSpec", _first_error(error))
         except MalformedError as error:
@@ -149,19 +154,25 @@ class Controller:
             )
             await self._write_status(key, body, status)
             return "refused"
-        changed, problems, retry = await self._converge(key, context, body)
-        status = self._judge(key, context, body, problems, await self._warnings(key))
-        changed |= await self._write_status(key, body, status)
+        converged = await self._converge(key, context, body, wanted)
+        if converged.created and not converged.problems and not body.get("status"):
+            # A new object: there is nothing to say before its pods exist, and others may wait for their children.
+            self.queue.add_after(key, _SETTLE_SECONDS)
+            return "changed"
+        hash_wanted = spec_hash(wanted["Deployment"])
+        status = self._judge(key, context, body, hash_wanted, converged.problems, await self._warnings(key))
+        changed = await self._write_status(key, body, status) or converged.changed
         if any(pod["phase"] in ("Starting", "Draining") for pod in status["pods"]):
             creating = any(pod.get("reason") == CREATING for pod in status["pods"])
             self.queue.add_after(key, _STUCK_SECONDS if creating else _CLOCK_SECONDS)
-        if retry:
+        if converged.retry:
             return "error"
         return "changed" if changed else "unchanged"
 
-    async def _converge(self, key: Key, context: Context, body: dict[str, Any]) -> tuple[bool, list[Problem], bool]:
-        """Writes children. Returns whether anything was written, what stood in the way, and whether to come back."""
-        wanted = wanted_children(context, pod_monitor_api=await self._has_pod_monitor())
+    async def _converge(
+        self, key: Key, context: Context, body: dict[str, Any], wanted: Mapping[str, dict[str, Any]]
+    ) -> "_Converged":
+        """Writes the children that differ from those wanted."""
         live, forbidden = await self._live_children(key, wanted)
         problems = [_api_problem(error, kind) for kind, error in forbidden.items()]
         wanted = {kind: manifest for kind, manifest in wanted.items() if kind not in forbidden}
@@ -194,7 +205,7 @@ class Controller:
         if restored:
             message = f"changed or deleted by somebody else, and put back: {', '.join(restored)}"
             await self._tell(body, "Normal", "Restored", message)
-        return changed, problems, retry
+        return _Converged(changed, bool(created), problems, retry)
 
     async def _live_children(
         self, key: Key, wanted: Mapping[str, Any]
@@ -256,18 +267,17 @@ class Controller:
         key: Key,
         context: Context,
         body: dict[str, Any],
+        hash_wanted: str,
         problems: list[Problem],
         warnings: Mapping[str, tuple[str, str]],
     ) -> dict[str, Any]:
         now = self._clock()
         deployment = self.store.child(key, "Deployment", key[1])
-        wanted = wanted_children(context, pod_monitor_api=False)["Deployment"]
-        current = deployment is not None and spec_hash(deployment) == spec_hash(wanted)
         readings = self.readings.get(key, {})
         downloads = {name: reading.download for name, reading in readings.items() if reading and reading.download}
         observed = Observed(
             deployment=deployment,
-            deployment_current=current,
+            deployment_current=deployment is not None and spec_hash(deployment) == hash_wanted,
             pods=view_pods(self._pods(key), context, now, self._template_hash(key, deployment), downloads, warnings),
             readings=readings,
             problems=problems,
@@ -291,7 +301,7 @@ class Controller:
         return None
 
     async def _write_status(self, key: Key, body: dict[str, Any], status: dict[str, Any]) -> bool:
-        self._count(key, status)
+        self._metrics.tell(*key, status)
         previous = body.get("status", {})
         if status == previous:
             return False
@@ -302,6 +312,9 @@ class Controller:
                 return False
             raise
         self.store.put(KIND, result)
+        if result["metadata"]["generation"] != body["metadata"]["generation"]:
+            # The event of the newer spec may come after this answer, and would tell nothing new then.
+            self.queue.add(key, urgent=True)
         for kind, reason, message in transitions(previous.get("conditions", []), status["conditions"]):
             await self._tell(body, kind, reason, message)
         return True
@@ -319,35 +332,8 @@ class Controller:
             self._pod_monitor_api = (present, time.monotonic())
         return present
 
-    def _count(self, key: Key, status: Mapping[str, Any]) -> None:
-        conditions = {entry["type"]: entry["status"] for entry in status["conditions"]}
-        if status["state"] == "Stopped":
-            self._metrics.available.remove_by_labels({"namespace": key[0], "deployment": key[1]})
-        else:
-            self._metrics.available.labels(*key).set(conditions.get("Available") == "True")
-        for kind in HEALTHY.keys() - conditions.keys():
-            self._metrics.condition.remove_by_labels({"namespace": key[0], "deployment": key[1], "type": kind})
-        for kind, value in conditions.items():
-            for each in ("True", "False", "Unknown"):
-                self._metrics.condition.labels(*key, kind, each).set(each == value)
-        self._count_state(key, status["state"])
-
-    def _count_state(self, key: Key, state: str | None) -> None:
-        before = self._states.pop(key, None)
-        if state is not None:
-            self._states[key] = state
-        for changed in {before, state} - {None}:
-            count = sum(each == changed for each in self._states.values())
-            if count:
-                self._metrics.deployments.labels(changed).set(count)
-            else:
-                self._metrics.deployments.remove(changed)
-
     def _forget(self, key: Key) -> None:
-        if key in self._states:
-            self._count_state(key, None)
-            self._metrics.available.remove_by_labels({"namespace": key[0], "deployment": key[1]})
-            self._metrics.condition.remove_by_labels({"namespace": key[0], "deployment": key[1]})
+        self._metrics.forget(*key)
         self._applied.pop(key, None)
         self.readings.pop(key, None)
         self.queue.forget(key)
@@ -381,6 +367,19 @@ def _stuck(pod: Mapping[str, Any], now: datetime.datetime) -> bool:
         return False
     scheduled = [c for c in status.get("conditions", []) if c["type"] == "PodScheduled" and c["status"] == "True"]
     return bool(scheduled) and (now - parse_time(scheduled[0]["lastTransitionTime"])).total_seconds() >= _STUCK_SECONDS
+
+
+class _Converged(NamedTuple):
+    """What became of the children in a pass."""
+
+    changed: bool
+    """Whether anything was written."""
+    created: bool
+    """Whether a child is new."""
+    problems: list[Problem]
+    """What stood in the way of a write."""
+    retry: bool
+    """Whether to come back though no event calls."""
 
 
 class _TakenError(Exception):

@@ -27,6 +27,14 @@ WATCHED_CHILDREN = {
 _ERROR_BACKOFFS = (1, 1, 2, 3, 5, 8, 13, *[15] * 10_000)
 
 
+class NoEssence(kopf.AnnotationsDiffBaseStorage):
+    """Keeps Kopf from copying the whole of each object for handlers of changes, of which there are none here."""
+
+    def build(self, **_: Any) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+
 def build_registry(controller: Controller) -> kopf.OperatorRegistry:
     """Handlers that feed the controller."""
     registry = kopf.OperatorRegistry()
@@ -58,6 +66,7 @@ def build_settings(*, clusterwide: bool) -> kopf.OperatorSettings:
     # Watching for new APIs and namespaces takes rights over the whole cluster.
     settings.scanning.disabled = not clusterwide
     settings.posting.enabled = False
+    settings.persistence.diffbase_storage = NoEssence()
     settings.networking.connect_timeout = 10
     settings.networking.request_timeout = 60
     settings.networking.error_backoffs = _ERROR_BACKOFFS

@@ -1,6 +1,14 @@
 """The operator's own metrics."""
 
+from collections import Counter as Counts
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from .reconcile.conditions import HEALTHY
+
+_STATUSES = ("True", "False", "Unknown")
 
 # From a pass that writes nothing (about a millisecond) to one that waits for a slow API server.
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -57,3 +65,44 @@ class Metrics:
             ["namespace", "deployment", "type", "status"],
             registry=self.registry,
         )
+        self._states: dict[tuple[str, str], str] = {}
+
+    def tell(self, namespace: str, name: str, status: Mapping[str, Any]) -> None:
+        """Shows what an object's status says."""
+        conditions = {entry["type"]: entry["status"] for entry in status["conditions"]}
+        if status["state"] == "Stopped":
+            self.available.remove(namespace, name)
+        else:
+            self.available.labels(namespace, name).set(conditions.get("Available") == "True")
+        for kind, value in conditions.items():
+            for each in _STATUSES:
+                self.condition.labels(namespace, name, kind, each).set(each == value)
+        self._forget_conditions(namespace, name, HEALTHY.keys() - conditions.keys())
+        self._count(namespace, name, status["state"])
+
+    def forget(self, namespace: str, name: str) -> None:
+        """Removes the series of an object that is gone."""
+        self.available.remove(namespace, name)
+        self._forget_conditions(namespace, name, (*HEALTHY, "Progressing"))
+        self._count(namespace, name, None)
+
+    def _forget_conditions(self, namespace: str, name: str, kinds: Iterable[str]) -> None:
+        # One by one: remove_by_labels looks at the series of all objects.
+        for kind in kinds:
+            for each in _STATUSES:
+                self.condition.remove(namespace, name, kind, each)
+
+    def _count(self, namespace: str, name: str, state: str | None) -> None:
+        before = self._states.pop((namespace, name), None)
+        if state is not None:
+            self._states[namespace, name] = state
+        if before == state:
+            return
+        counts = Counts(self._states.values())
+        for changed in (before, state):
+            if changed is None:
+                continue
+            if counts[changed]:
+                self.deployments.labels(changed).set(counts[changed])
+            else:
+                self.deployments.remove(changed)

@@ -64,13 +64,16 @@ class Store:
         return found.read() if found is not None else None
 
     def put(self, kind: str, body: Object) -> Key | None:
-        """Takes in an object unless a newer copy is known. Returns the key of the object to look at again, if any."""
+        """Takes in an object unless this copy or a newer one is known, as after a write of our own.
+
+        Returns the key of the object to look at again, if any.
+        """
         key = _owner(kind, body)
         if key is None:
             return None
         copy = _copy(kind, body)
         known = self._find(kind, key, body)
-        if known is not None and known.uid == copy.uid and known.version > copy.version:
+        if known is not None and known.uid == copy.uid and known.version >= copy.version > 0:
             return None
         if kind == KIND:
             self._objects[key] = copy

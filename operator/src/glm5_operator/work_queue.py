@@ -1,4 +1,7 @@
-"""A queue of keys in which a key waits at most once, is worked on by one worker at a time, and backs off on errors."""
+"""A queue of keys in which a key waits at most once, is worked on by one worker at a time, and backs off on errors.
+
+It has two lanes: what somebody asks for goes before what is only to be looked at again.
+"""
 
 import asyncio
 import time
@@ -18,9 +21,10 @@ class WorkQueue:
     """
 
     def __init__(self, observe_depth: Callable[[int], None], observe_wait: Callable[[float], None]) -> None:
+        self._urgent: OrderedDict[Key, float] = OrderedDict()
         self._waiting: OrderedDict[Key, float] = OrderedDict()
         self._active: set[Key] = set()
-        self._again: set[Key] = set()
+        self._again: dict[Key, bool] = {}
         self._failures: dict[Key, int] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._wake = asyncio.Condition()
@@ -30,18 +34,20 @@ class WorkQueue:
 
     @property
     def oldest_wait(self) -> float:
-        """Seconds that the first key in line has waited."""
-        first = next(iter(self._waiting.values()), None)
-        return 0.0 if first is None else time.monotonic() - first
+        """Seconds that the key longest in line has waited."""
+        firsts = [next(iter(lane.values())) for lane in (self._urgent, self._waiting) if lane]
+        return time.monotonic() - min(firsts) if firsts else 0.0
 
-    def add(self, key: Key) -> None:
-        """Marks a key as dirty."""
+    def add(self, key: Key, *, urgent: bool = False) -> None:
+        """Marks a key as dirty. Urgent ones come before all others, in the order in which they came."""
         if key in self._active:
-            self._again.add(key)
-            return
-        if key not in self._waiting:
-            self._waiting[key] = time.monotonic()
-            self._observe_depth(len(self._waiting))
+            self._again[key] = urgent or self._again.get(key, False)
+        elif key in self._waiting and urgent:
+            self._urgent[key] = self._waiting.pop(key)
+        elif key not in self._waiting and key not in self._urgent:
+            lane = self._urgent if urgent else self._waiting
+            lane[key] = time.monotonic()
+            self._observe_depth(len(self._urgent) + len(self._waiting))
             task = asyncio.ensure_future(self._notify())
             self._background.add(task)
             task.add_done_callback(self._background.discard)
@@ -83,10 +89,10 @@ class WorkQueue:
 
     async def _take(self) -> Key:
         async with self._wake:
-            await self._wake.wait_for(lambda: bool(self._waiting))
-            key, since = self._waiting.popitem(last=False)
+            await self._wake.wait_for(lambda: bool(self._urgent or self._waiting))
+            key, since = (self._urgent or self._waiting).popitem(last=False)
             self._active.add(key)
-            self._observe_depth(len(self._waiting))
+            self._observe_depth(len(self._urgent) + len(self._waiting))
             self._observe_wait(time.monotonic() - since)
             return key
 
@@ -97,6 +103,5 @@ class WorkQueue:
         else:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             self.add_after(key, min(_FIRST_RETRY_SECONDS * 2 ** (failures - 1), _LAST_RETRY_SECONDS))
-        if key in self._again:
-            self._again.discard(key)
-            self.add(key)
+        if (urgent := self._again.pop(key, None)) is not None:
+            self.add(key, urgent=urgent)

@@ -54,3 +54,18 @@ def test_an_object_whose_deletion_was_missed_is_dropped():
     assert store.get(KEY) is not None
     store.drop_unlisted(KIND, "models", set(), 10)
     assert store.get(KEY) is None
+
+
+def test_a_copy_that_a_write_of_our_own_has_brought_calls_for_no_pass_again():
+    store = store_of(pod_at("glm5-a", 6))
+    assert store.put("Pod", pod_at("glm5-a", 6)) is None
+    assert store.put("Pod", pod_at("glm5-a", 7)) == KEY
+    assert store.put(KIND, object_at(5)) is None
+    assert store.put(KIND, object_at(8)) == KEY
+
+
+def test_a_child_made_anew_with_the_same_name_is_another_one():
+    store = store_of(pod_at("glm5-a", 6))
+    anew = pod_at("glm5-a", 6)
+    anew["metadata"]["uid"] = "another"
+    assert store.put("Pod", anew) == KEY

@@ -1,0 +1,79 @@
+"""The order in which objects are looked at."""
+
+import asyncio
+
+from glm5_operator.work_queue import WorkQueue
+
+A, B, C = ("models", "a"), ("models", "b"), ("models", "c")
+
+
+def order(fill, handle=None):
+    """Keys in the order in which one worker takes them after `fill(queue)`."""
+
+    async def run():
+        queue = WorkQueue(lambda depth: None, lambda wait: None)
+        taken = []
+
+        async def one(key):
+            taken.append(key)
+            return handle(queue, key, taken) if handle else True
+
+        fill(queue)
+        worker = asyncio.create_task(queue.work(one))
+        await asyncio.sleep(0.05)
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+        assert queue.oldest_wait == 0
+        return taken
+
+    return asyncio.run(run())
+
+
+def test_however_often_a_key_is_added_it_is_taken_once():
+    assert order(lambda queue: [queue.add(key) for key in (A, B, A, A)]) == [A, B]
+
+
+def test_what_somebody_asks_for_comes_before_what_is_only_looked_at_again():
+    def fill(queue):
+        queue.add(A)
+        queue.add(B, urgent=True)
+        queue.add(C, urgent=True)
+
+    assert order(fill) == [B, C, A]
+
+
+def test_a_waiting_key_that_gets_urgent_is_taken_once_and_early():
+    def fill(queue):
+        queue.add(A)
+        queue.add(B)
+        queue.add(B, urgent=True)
+        queue.add(B)
+
+    assert order(fill) == [B, A]
+
+
+def test_a_key_that_gets_urgent_while_it_is_worked_on_comes_before_the_others_again():
+    def handle(queue, key, taken):
+        if taken == [A]:
+            queue.add(B)
+            queue.add(A, urgent=True)
+            queue.add(A)
+        return True
+
+    assert order(lambda queue: queue.add(A), handle) == [A, A, B]
+
+
+def test_events_within_a_while_make_one_pass():
+    def fill(queue):
+        for _ in range(5):
+            queue.add_after(A, 0.01)
+
+    assert order(fill) == [A]
+
+
+def test_a_pass_that_fails_comes_back_later_than_all_that_waits():
+    def handle(queue, key, taken):
+        return not (key == A and taken.count(A) == 1)
+
+    taken = order(lambda queue: [queue.add(A), queue.add(B)], handle)
+    assert taken == [A, B], "the failed one waits half a second"
