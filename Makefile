@@ -47,7 +47,7 @@ kernel: venv ## Build the CUDA kernel's library (SM90 and SM120) beside its sour
 	$(BIN)/python -m glm5_mla.kernels.native.build
 
 generate: venv ## Write CRD, install manifest, dashboards and references anew (helm on the PATH, or the cluster's)
-	PATH="$$PATH:$(shell ls -d $(CACHE)/bin/*/ 2>/dev/null | tail -1)" $(BIN)/python hack/generate.py
+	PATH="$$PATH:$(dir $(lastword $(wildcard $(CACHE)/bin/*/helm)))" $(BIN)/python hack/generate.py
 	PYTHONPATH=hack $(BIN)/python -m monitoring
 
 bench-operator: venv ## The operator with 100 and 1,000 objects on a control plane (as root): docs/benchmarks/operator.json

@@ -47,6 +47,12 @@ def prepare(arguments: Sequence[str]) -> Any:
 
     from glm5_mla.sglang import verify
 
+    if any(argument.partition("=")[0] == "--config" for argument in arguments):
+        raise Refusal(
+            "BadArgument",
+            "--config is not taken: SGLang would merge the file unseen with what the operator sets; give its arguments "
+            "one by one.",
+        )
     load_plugins()
     verify.process()
     # An abbreviation (--kv-cache-dty) would pass the operator's list of the arguments that fields own.

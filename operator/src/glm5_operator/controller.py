@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
+from .api import flags
 from .api.names import COMPONENT_LABEL, KIND
 from .api.spec import GLM5DeploymentSpec
 from .cluster import ApiError, Cluster
@@ -132,10 +133,13 @@ class Controller:
         if body is None or body["metadata"].get("deletionTimestamp"):
             self._forget(key)
             return "unchanged"
+        problem = None
         try:
             context = self.context(body)
-            refused = guard.refusal(context.spec, self._settings)
-            problem = Problem("NotAllowed", refused) if refused else None
+            if (refused := guard.refusal(context.spec, self._settings)) is not None:
+                problem = Problem("NotAllowed", refused)
+            elif (refused := flags.refusal(context.spec.server.extra_args)) is not None:
+                problem = Problem("InvalidSpec", refused)
             wanted = wanted_children(context, pod_monitor_api=await self._has_pod_monitor())
         except ValidationError as error:
             problem = Problem("InvalidSpec", _first_error(error))

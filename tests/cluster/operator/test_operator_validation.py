@@ -33,15 +33,21 @@ REFUSED = {
     "the exporter's port": ({"server": {"port": 9408}}, "9408 belongs to the exporter"),
     "an argument that a field owns": (
         {"server": {"extraArgs": ["--tp=4"]}},
-        "spec.server.extraArgs must not contain --tp-size: use spec.gpus.tensorParallelSize",
+        "extraArgs must not contain --tp-size, --tensor-parallel-size, --tp: use spec.gpus.tensorParallelSize",
     ),
+    "a file of arguments": (
+        {"server": {"extraArgs": ["--config", "/models/model/server.yaml"]}},
+        "spec.server.extraArgs must not contain --config",
+    ),
+    "a second node": ({"server": {"extraArgs": ["--nnodes=2"]}}, "a copy is one pod on one node"),
+    "data parallelism": ({"server": {"extraArgs": ["--dp-size", "2"]}}, "spec.replicas for copies"),
     "an argument that a field owns, with a value of two lines": (
         {"server": {"extraArgs": ['--json-model-override-args={\n"index_topk": null}']}},
         "spec.server.extraArgs must not contain --json-model-override-args",
     ),
     "an API key as an argument": (
         {"server": {"extraArgs": ["--api-key", "x"]}},
-        "use spec.server.apiKeySecretRef, which keeps it out of the logs",
+        "use spec.server.apiKeySecretRef, which keeps the key out of the logs",
     ),
     "a variable that a field owns": (
         {"server": {"env": [{"name": "GLM5_KV_CAST", "value": "Never"}]}},

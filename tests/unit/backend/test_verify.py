@@ -1,5 +1,7 @@
 """Proving that our backend is in place, and refusing models and pools that it doesn't serve."""
 
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -88,6 +90,33 @@ class TestWithSGLang:
         monkeypatch.setattr(verify, "process", lambda: None)
         with pytest.raises(Refusal, match=f"unrecognized arguments: {argument}"):
             server.prepare(["--model-path", str(tmp_path), argument])
+
+    @pytest.mark.parametrize("arguments", [["--config", "server.yaml"], ["--config=server.yaml"]])
+    def test_a_file_of_arguments_is_refused(self, arguments):
+        with pytest.raises(Refusal, match="give its arguments one by one"):
+            server.prepare(arguments)
+
+    def test_the_operator_knows_every_name_of_an_argument_that_it_refuses(self):
+        import argparse
+        import importlib.util
+
+        from sglang.srt.server_args import ServerArgs
+
+        # The operator is not installed beside SGLang; this module of it needs nothing else.
+        where = Path(__file__).parents[3] / "operator/src/glm5_operator/api/flags.py"
+        spec = importlib.util.spec_from_file_location("flags", where)
+        flags = importlib.util.module_from_spec(spec)
+        sys.modules["flags"] = flags  # where dataclasses look for it
+        spec.loader.exec_module(flags)
+
+        parser = argparse.ArgumentParser()
+        ServerArgs.add_cli_args(parser)
+        names = [action.option_strings for action in parser._actions]
+        refused = {flag for each in flags.REFUSED_FLAGS for flag in each.flags}
+        half = [flags for flags in names if refused & set(flags) and not set(flags) <= refused]
+        assert half == [], "an alias would pass"
+        # An abbreviation that people use.
+        assert refused - {flag for flags in names for flag in flags} == {"--tp"}
 
     def test_a_draft_model_that_is_not_mla_gets_sglangs_own_backend(self, registry):
         from glm5_mla.sglang import plugin

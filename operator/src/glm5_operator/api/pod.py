@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from .base import ApiModel, Duration, Name, Quantity, rule, rules
-from .flags import TYPED_FLAGS
+from .flags import REFUSED_FLAGS
 from .model import ClaimSource, HostPathSource, SecretKeyRef
 
 
@@ -104,15 +104,9 @@ class Server(ApiModel):
         default_factory=list,
         max_length=64,
         description='Further SGLang arguments, one word an item: ["--chunked-prefill-size", "8192"]. Arguments that a '
-        "field of this object sets are refused.",
+        "field of this object sets, or that one pod can't carry out, are refused.",
         json_schema_extra=rules(
-            *(
-                rule(
-                    f"!self.exists(a, a.matches('^({'|'.join(typed.flags)})(=|$)'))",
-                    f"spec.server.extraArgs must not contain {typed.flags[0]}: {typed.remedy}",
-                )
-                for typed in TYPED_FLAGS
-            )
+            *(rule(f"!self.exists(a, a.matches('{refused.pattern}'))", refused.message) for refused in REFUSED_FLAGS)
         ),
     )
     env: list[EnvVar] = Field(
