@@ -95,7 +95,7 @@ bench-tables: ## Print the tables of docs/benchmarks/server-h200.md
 	$(PYTHON) hack/server_table.py $(SERVER_JSON)
 
 ##@ Images
-.PHONY: images sglang-env
+.PHONY: images sglang-env test-triton
 # All of them, or those that IMAGES= names (operator, server-cpu, server).
 images: ## Build the images with buildah and say where their archives are (as root)
 	@PYTHONPATH=hack $(PYTHON) -m images $(IMAGES)
@@ -115,8 +115,18 @@ $(SGLANG_VENV)/.ready: $(shell find images/server-cpu -type f -not -path '*/__py
 
 sglang-env: $(SGLANG_VENV)/.ready ## The real SGLang on a CPU, with our backend, in .venv-sglang
 
-test-backend: $(SGLANG_VENV)/.ready ## Tests that need the real SGLang: units, and a server of the tiny model on the CPU
+test-backend: test-triton ## Tests that need the real SGLang: units, kernels, and a server of the tiny model on the CPU
 	$(SGLANG_VENV)/bin/python -m pytest tests/unit/backend tests/server -m sglang
+
+# The real Triton (0.9 GB) lies beside the environment, whose stand-in SGLang needs on a CPU. Shared by all checkouts.
+TRITON = $(CACHE)/triton-$(shell sed -n 's/^triton==//p' constraints.txt)
+$(TRITON)/.ready: | $(SGLANG_VENV)/.ready
+	@mkdir -p $(CACHE)
+	flock $(TRITON).lock $(SGLANG_CPU)/bin/pip install -q --disable-pip-version-check --no-deps --upgrade --target $(TRITON) -c constraints.txt triton
+	@touch $@
+
+test-triton: $(SGLANG_VENV)/.ready $(TRITON)/.ready ## Run our Triton kernels in Triton's interpreter, and compile them for SM90 and SM120
+	PYTHONPATH=$(TRITON) $(SGLANG_VENV)/bin/python -m pytest tests/triton
 
 ##@ Embedded Kubernetes (as root)
 # A real one-node cluster in namespaces of its own; PROFILE=control-plane is one without a node, which can run beside it.

@@ -13,15 +13,16 @@ from __future__ import annotations
 import math
 
 import torch
-import triton
 import triton.language as tl
 
+import triton
 from glm5_mla.kernels import KV_LORA_RANK, ROPE_DIM
 
 MOST_SPLITS = 64
 CAPABILITY = (8, 9)  # the first with e4m3 conversions
 BLOCK_COLUMNS = 16  # the least that Triton's dot takes
 BLOCK_ROWS = 32
+WEIGHT_BITS = 11  # the largest weight is 2^11: float16 then keeps in full what is 2^-25 of it
 
 
 @triton.jit
@@ -29,7 +30,7 @@ def _partial(
     q_nope, q_rope, pool, qo_indptr, kv_indptr, kv_indices, partial, partial_m, partial_l,
     q_nope_token, q_nope_head, q_rope_token, q_rope_head, row_stride, score_scale,
     heads: tl.constexpr, splits: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr,
-    COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, ROWS: tl.constexpr, WEIGHT_BITS: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(0)
     request = tl.program_id(1)
@@ -60,7 +61,7 @@ def _partial(
     )  # fmt: skip
     visible = length - tokens + 1 + column // heads
 
-    m = tl.full((COLUMNS,), -float("inf"), tl.float32)
+    m = tl.full((COLUMNS,), -float("inf"), tl.float32)  # weights are 2^(score - m)
     denominator = tl.zeros((COLUMNS,), tl.float32)
     acc = tl.zeros((COLUMNS, LATENT), tl.float32)
     for start in range(first, last, ROWS):
@@ -74,12 +75,12 @@ def _partial(
         scores = (scores + tl.dot(q_r, tl.trans(k_r))) * score_scale
         shown = (position[None, :] < visible[:, None]) & (position < last)[None, :]
         scores = tl.where(shown, scores, -float("inf"))
-        top = tl.maximum(m, tl.max(scores, 1))
+        top = tl.maximum(m, tl.max(scores, 1) - WEIGHT_BITS)
         base = tl.where(top == -float("inf"), 0.0, top)
         p = tl.exp2(scores - base[:, None])
         shrink = tl.exp2(m - base)
         denominator = denominator * shrink + tl.sum(p, 1)
-        # e4m3 and 2^x of a difference that is at most 0 are both exact or well rounded in float16.
+        # e4m3 is exact in float16, weights are rounded to its 11 bits.
         acc = acc * shrink[:, None] + tl.dot(p.to(tl.float16), k_n.to(tl.float16))
         m = top
     slot = ((token * heads + head) * splits + split).to(tl.int64)
@@ -111,7 +112,7 @@ def _combine(
 
 
 class TritonMlaDecode:
-    """MLA decode in Triton. Its workspace grows with the largest batch seen: calls on two streams must not overlap."""
+    """MLA decode in Triton. Its calls share a workspace, which grows: calls on two streams must not overlap."""
 
     name = "triton"
     max_query_len = 8
@@ -132,7 +133,8 @@ class TritonMlaDecode:
         self._device = device
         self._heads = heads
         self._sms = torch.cuda.get_device_properties(device).multi_processor_count
-        self._workspace = torch.empty(0, dtype=torch.float32, device=device)
+        # A captured graph goes on using the workspace that it was captured with: an outgrown one is kept.
+        self._workspaces = [torch.empty(0, dtype=torch.float32, device=device)]
 
     def splits(self, batch: int, blocks: int) -> int:
         """Choose the splits of a request: two programs an SM over the whole batch; a power of two."""
@@ -166,9 +168,10 @@ class TritonMlaDecode:
         blocks = -(-max_q_len * self._heads // BLOCK_COLUMNS)
         splits = self.splits(batch, blocks)
         size = columns * splits * (KV_LORA_RANK + 2)
-        if self._workspace.numel() < size:
-            self._workspace = torch.empty(size, dtype=torch.float32, device=self._device)
-        partial, partial_m, partial_l = self._workspace[:size].split(
+        if self._workspaces[-1].numel() < size:
+            # Twice what is needed, so that all of them together stay below twice the last.
+            self._workspaces.append(torch.empty(2 * size, dtype=torch.float32, device=self._device))
+        partial, partial_m, partial_l = self._workspaces[-1][:size].split(
             [columns * splits * KV_LORA_RANK, columns * splits, columns * splits]
         )
         _partial[(blocks, batch, splits)](
@@ -176,7 +179,7 @@ class TritonMlaDecode:
             q_nope.stride(0), q_nope.stride(1), q_rope.stride(0), q_rope.stride(1), pool.stride(0),
             sm_scale * kv_scale * math.log2(math.e),
             heads=self._heads, splits=splits, LATENT=KV_LORA_RANK, ROPE=ROPE_DIM,
-            COLUMNS=BLOCK_COLUMNS, ROWS=BLOCK_ROWS, num_warps=4, num_stages=2,
+            COLUMNS=BLOCK_COLUMNS, ROWS=BLOCK_ROWS, WEIGHT_BITS=WEIGHT_BITS, num_warps=4, num_stages=2,
         )  # fmt: skip
         _combine[(columns,)](
             partial, partial_m, partial_l, out, out if lse is None else lse, kv_scale,
