@@ -127,6 +127,15 @@ def test_every_rank_reports_what_it_serves_with(servers):
         assert (info.kv_cast, info.kernel, info.verified, info.sglang) == (mode, "reference", True, "0.5.23")
 
 
+def test_the_pool_is_sized_with_the_buffer_of_cast_rows_where_there_is_one(servers):
+    said = "A row of the KV pool takes 1152 bytes, and 1152 more in the buffer of cast rows."
+    assert {mode: said in server.log.read_text() for mode, server in servers.items()} == {
+        "Never": False,
+        "ActiveRows": True,
+        "WholePool": False,
+    }
+
+
 def test_casting_a_pool_that_needs_no_cast_is_refused(work, tmp_path, monkeypatch):
     log = tmp_path / "termination-log"
     log.touch()

@@ -54,6 +54,10 @@ RELIED_ON: dict[str, tuple[str, ...]] = {
         "MLATokenToKVPool._write_mla_kv_buffer",
     ),
     "srt/mem_cache/kv_cache_configurator.py": ("KVCacheConfigurator.configure",),
+    "srt/model_executor/pool_configurator.py": (
+        "DefaultPoolConfigurator.__init__",
+        "DefaultPoolConfigurator._compute_cell_size",
+    ),
     "srt/model_executor/model_runner.py": (
         "ModelRunner.init_attention_backends",
         "ModelRunner.forward",

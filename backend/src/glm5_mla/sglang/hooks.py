@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 _MODEL_RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner."
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler."
 _CONFIGURATOR = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator."
+_POOL_SIZES = "sglang.srt.model_executor.pool_configurator.DefaultPoolConfigurator."
 _DRAFT_FACTORY = "sglang.srt.speculative.draft_utils.DraftBackendFactory."
 
 HOOKED = (
@@ -34,6 +35,7 @@ HOOKED = (
     _SCHEDULER + "process_batch_result",
     _SCHEDULER + "on_idle",
     _CONFIGURATOR + "configure",
+    _POOL_SIZES + "_compute_cell_size",
     _DRAFT_FACTORY + "_create_flashinfer_decode_backend",
     _DRAFT_FACTORY + "_create_flashinfer_prefill_backend",
 )
@@ -52,6 +54,7 @@ def install() -> None:
         (_around_process_batch_result, HookType.AROUND),
         (_before_on_idle, HookType.BEFORE),
         (_around_configure, HookType.AROUND),
+        (_after_compute_cell_size, HookType.AFTER),
         (_after_create_draft_decode, HookType.AFTER),
         (_around_create_draft_prefill, HookType.AROUND),
     )
@@ -228,6 +231,25 @@ def _around_configure(original: Callable[..., Any], configurator: Any, *args: An
         return original(configurator, *args, **kwargs)
     finally:
         module.current_platform = platform
+
+
+def _after_compute_cell_size(row_bytes: int, sizes: Any, configurator: Any, layers: int) -> int:
+    """Have SGLang size its pool with room for our buffer of cast rows, which is as long as the pool."""
+    del sizes, layers
+    from sglang.srt.runtime_context import attention_backends, get_parallel
+
+    if configurator.is_draft_worker or not configurator.use_mla_backend or set(attention_backends()) != {verify.DENSE}:
+        return row_bytes
+    import torch
+
+    from glm5_mla.sglang.reading import cast_buffer_bytes
+
+    device = torch.device("cpu") if configurator.device == "cpu" else torch.device("cuda", configurator.gpu_id)
+    heads = configurator.model_config.num_attention_heads // get_parallel().attn_tp_size
+    more = cast_buffer_bytes(Settings.from_environment(), configurator.kv_cache_dtype, device, heads)
+    if more:
+        logger.info("A row of the KV pool takes %d bytes, and %d more in the buffer of cast rows.", row_bytes, more)
+    return row_bytes + more
 
 
 class _NotSayingCpu:

@@ -13,6 +13,7 @@ from glm5_mla.kernels import KV_LORA_RANK, ROPE_DIM, ROW
 from glm5_mla.kernels.rowcast import RowCast
 from glm5_mla.refusal import Refusal
 from glm5_mla.settings import KvCast, Settings
+from glm5_mla.sglang.base import BF16_ROW_BYTES
 
 if TYPE_CHECKING:
     from glm5_mla.kernels import MlaDecode
@@ -60,6 +61,18 @@ def choose_reading(settings: Settings, pool: torch.Tensor, heads: int) -> Readin
     # Decode reads FP8 rows; a prefill onto a cached prefix casts the rows of that prefix, once a layer and chunk.
     logger.info("Prefill onto a cached prefix casts the rows in use: FlashInfer takes no FP8 pool here (%s).", reason)
     return Reading(name, kernel, torch.bfloat16, _row_cast(pool.shape[0], pool.device))
+
+
+def cast_buffer_bytes(settings: Settings, pool_dtype: torch.dtype, device: torch.device, heads: int) -> int:
+    """Count the bytes that `RowCast` keeps for each row of a pool; 0 where `choose_reading` makes none.
+
+    `WholePool` has no buffer: it allocates as much for each layer anew, beside the pool that SGLang sizes without it.
+    """
+    if pool_dtype == torch.bfloat16 or settings.kv_cast is KvCast.WHOLE_POOL:
+        return 0
+    if settings.kv_cast is KvCast.NEVER and (device.type == "cpu" or flashinfer_fp8_unavailable(device, heads) is None):
+        return 0
+    return BF16_ROW_BYTES
 
 
 def check_verification(reading: Reading, draft_tokens: int) -> None:
