@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -18,15 +19,19 @@ class Usage(NamedTuple):
     spilled: int
 
 
-@pytest.fixture(scope="module", params=build.ARCHITECTURES)
-def usage(request, tmp_path_factory) -> dict[str, Usage]:
-    """Registers and spilled bytes of each variant "NB,MT,G" as ptxas reports them."""
-    try:
-        nvcc = build.find_nvcc()
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
+@pytest.fixture(scope="module")
+def nvcc():
     if shutil.which("g++") is None:
         pytest.skip("nvcc needs g++")
+    try:
+        return build.find_nvcc()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module", params=build.ARCHITECTURES)
+def usage(request, nvcc, tmp_path_factory) -> dict[str, Usage]:
+    """Registers and spilled bytes of each variant "NB,MT,G" as ptxas reports them."""
     output = tmp_path_factory.mktemp(request.param) / "kernel.cubin"
     arguments = ("-cubin", "-Xptxas=-v", "-Werror=all-warnings", "-o", str(output), str(KERNEL_SOURCE))
     done = subprocess.run(
@@ -59,6 +64,15 @@ class TestCompiledKernel:
     )
     def test_spills_stay_few(self, usage, variant, most):
         assert usage[variant].spilled <= most
+
+
+def test_every_call_finds_its_workspace_within_what_was_asked_for(nvcc, tmp_path):
+    program = tmp_path / "workspace_layout"
+    source = Path(__file__).with_name("workspace_layout.cu")
+    command = build.command(nvcc, (), f"-I{KERNEL_SOURCE.parent}", "-gencode=arch=compute_90a,code=compute_90a")
+    subprocess.run([*command, "-o", str(program), str(source)], check=True, timeout=300)
+    done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_the_library_is_loaded_by_the_interface_version_that_the_header_states():

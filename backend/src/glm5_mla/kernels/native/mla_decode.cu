@@ -886,6 +886,15 @@ static_assert(fits_sm120<1, 2, 3, false>() && fits_sm120<1, 4, 2, false>() && fi
 
 int code_of(cudaError_t e) { return e == cudaSuccess ? kOk : kCuda + (int)e; }
 
+void set_variants(Device& d, int most_shared) {
+  // Three teams with short tiles answer a single request soonest, two with longer ones move more bytes of a batch.
+  d.one = variant<1, 2, 3, false>();
+  d.one_batched = variant<1, 4, 2, false>();
+  d.two = variant<2, 2, 2, false>();
+  d.four = variant<4, 2, 2, true>();
+  if (d.four.shared > most_shared) d.four = variant<4, 2, 1, true>();
+}
+
 int prepare_device(int device) {
   Device& d = devices[device];
   if (d.ready) return kOk;
@@ -893,12 +902,7 @@ int prepare_device(int device) {
   cudaError_t e = cudaDeviceGetAttribute(&d.ctas, cudaDevAttrMultiProcessorCount, device);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   if (e != cudaSuccess) return code_of(e);
-  // Three teams with short tiles answer a single request soonest, two with longer ones move more bytes of a batch.
-  d.one = variant<1, 2, 3, false>();
-  d.one_batched = variant<1, 4, 2, false>();
-  d.two = variant<2, 2, 2, false>();
-  d.four = variant<4, 2, 2, true>();
-  if (d.four.shared > most_shared) d.four = variant<4, 2, 1, true>();
+  set_variants(d, most_shared);
   for (const Variant* v : {&d.one, &d.one_batched, &d.two, &d.four}) {
     e = cudaFuncSetAttribute(v->function, cudaFuncAttributeMaxDynamicSharedMemorySize, v->shared);
     int resident = 0;
@@ -924,6 +928,15 @@ struct Layout {
     end = first + ctas * v.teams * slot;
   }
 };
+size_t workspace_bytes(const Device& d, int heads, int max_q_len) {
+  size_t bytes = 0;
+  for (int q = 1; q <= max_q_len; ++q)
+    for (int batch : {1, 1 << 20}) {
+      const size_t end = Layout(choose(d, q * heads / 8, batch), d.ctas).end;
+      if (end > bytes) bytes = end;
+    }
+  return bytes;
+}
 }  // namespace
 
 int glm5_mla_abi(void) { return GLM5_MLA_ABI; }
@@ -935,13 +948,7 @@ int glm5_mla_prepare(int32_t heads, int32_t max_q_len, size_t* bytes) {
   if (device >= kMaxDevices) return kDeviceNumber;
   const int code = prepare_device(device);
   if (code != kOk) return code;
-  *bytes = 0;
-  const Device& d = devices[device];
-  for (int q = 1; q <= max_q_len; ++q)
-    for (int batch : {1, 1 << 20}) {
-      const size_t end = Layout(choose(d, q * heads / 8, batch), d.ctas).end;
-      if (end > *bytes) *bytes = end;
-    }
+  *bytes = workspace_bytes(devices[device], heads, max_q_len);
   return kOk;
 }
 
