@@ -80,7 +80,7 @@ bench-exporter: venv ## What the exporter costs at 8 ranks and 200 steps/s, into
 	$(BIN)/python -m glm5_mla.bench.exporter --out docs/benchmarks/exporter.json
 
 ##@ Measure (on a machine with a GPU and SGLang; PYTHON is that SGLang's)
-.PHONY: kernel bench-kernel bench-server bench-tables
+.PHONY: kernel bench-kernel bench-server bench-tables gpu-session
 BENCH_ARGUMENTS ?= --numerics --timing-rounds 6 --profile whole-pool --profile never-cuda \
   --wave active-rows,whole-pool,never-flashinfer,never-cuda --wave never-cuda,untimed-cuda,sglang-triton
 SERVER_JSON := docs/benchmarks/server-h200.json
@@ -90,6 +90,9 @@ bench-server: ## Decode steps of real servers by mode, context and batch, into d
 
 bench-kernel: ## One layer of decode attention, ours and what else is installed, into docs/benchmarks/kernel-h200.json
 	PYTHONPATH=backend/src $(PYTHON) -m glm5_mla.bench.kernel --output docs/benchmarks/kernel-h200.json
+
+gpu-session: ## All that wants a card, in order and in bounded time, into OUT=build/gpu-session (STEPS=a,b: only those)
+	PYTHONPATH=backend/src $(PYTHON) hack/gpu_session.py --out $(or $(OUT),build/gpu-session) --only "$(STEPS)"
 
 bench-tables: ## Print the tables of docs/benchmarks/server-h200.md
 	$(PYTHON) hack/server_table.py $(SERVER_JSON)

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from glm5_mla.bench import mixed
 from glm5_mla.bench.served import Server, Way, prompts
 from glm5_mla.tiny_model.command import make
 
@@ -93,6 +94,14 @@ def test_tokens_of_an_aborted_request_are_counted_exactly(servers):
     assert meta["finish_reason"]["type"] == "abort"
     assert 5 < meta["completion_tokens"] < 4000
     assert settled(server).decode_tokens - before == meta["completion_tokens"] - 1
+
+
+def test_mixed_requests_with_aborts_and_shared_prefixes_are_counted_exactly(servers):
+    found = mixed.run(servers["Never"], seconds=8, clients=4, longest=300, vocabulary=VOCABULARY)
+    assert found.faults == []
+    assert found.requests > 4
+    assert found.readings > 10
+    assert found.exported_tokens == found.decode_tokens > 0
 
 
 def test_a_cached_prefix_is_reused_from_an_fp8_pool(servers):

@@ -165,14 +165,19 @@ def start(
         for i, way in enumerate(ways)
     ]
     running = []
-    for server in starting:
-        try:
-            server.wait(begin + 420)
-            running.append(server)
-            print(f"{server.way.name} up after {time.time() - begin:.0f} s", flush=True)
-        except RuntimeError as error:
-            report.add("failures", {"way": server.way.name, "error": str(error)[-3000:]})
+    try:
+        for server in starting:
+            try:
+                server.wait(begin + 420)
+                running.append(server)
+                print(f"{server.way.name} up after {time.time() - begin:.0f} s", flush=True)
+            except RuntimeError as error:
+                report.add("failures", {"way": server.way.name, "error": str(error)[-3000:]})
+                server.stop()
+    except BaseException:  # interrupted: they would outlive this process
+        for server in starting:
             server.stop()
+        raise
     return running
 
 
