@@ -134,6 +134,21 @@ class TestWithSGLang:
         info = verify.backend_in_use(self.runner(("dsa", "dsa")))
         assert (info.kv_cast, info.kernel, info.verified) == ("Never", "sglang-dsa", True)
 
+    @pytest.mark.parametrize("forced", ["dsa_prefill_impl", "dsa_decode_impl"])
+    def test_a_sparse_kernel_that_would_quantize_a_bfloat16_pool_is_refused(self, monkeypatch, forced):
+        kernels = {"dsa_prefill_impl": "flashmla_sparse", "dsa_decode_impl": "fa3", forced: "flashmla_kv"}
+        runner = self.runner(("dsa", "dsa"), backend=SimpleNamespace(**kernels, dsa_kv_cache_store_fp8=False))
+        monkeypatch.setenv("GLM5_BACKEND_REQUIRED", "1")
+        with pytest.raises(Refusal, match=r"flashmla_kv .* whole pool .* kvCache\.dtype .* to fp8_e4m3"):
+            verify.backend_in_use(runner)
+        monkeypatch.delenv("GLM5_BACKEND_REQUIRED")
+        assert verify.backend_in_use(runner).kv_cast == "WholePool"
+
+    @pytest.mark.parametrize(("kernel", "fp8"), [("flashmla_kv", True), ("fa3", False)])
+    def test_sparse_kernels_that_read_the_pool_as_it_is_are_accepted(self, kernel, fp8):
+        backend = SimpleNamespace(dsa_prefill_impl=kernel, dsa_decode_impl=kernel, dsa_kv_cache_store_fp8=fp8)
+        assert verify.backend_in_use(self.runner(("dsa", "dsa"), backend=backend)).kv_cast == "Never"
+
     def test_other_backends_are_left_alone_until_ours_is_required(self, monkeypatch):
         monkeypatch.delenv("GLM5_BACKEND_REQUIRED", raising=False)
         assert verify.backend_in_use(self.runner(("triton", "triton"))) is None

@@ -34,7 +34,7 @@ UNREACHABLE = {
     (
         _DSA,
         "DeepseekSparseAttnBackend._forward_flashmla_kv",
-    ): "only with a bfloat16 pool and an FP8 kernel forced on it",
+    ): "only from a bfloat16 pool, which is refused at start with this kernel",
     (_POOLS, "MLATokenToKVPoolFP4.get_key_buffer"): "FP4 pools are refused at start",
 }
 # The modules of the backends that we serve with (dense, sparse), of the model's attention around them, of the pools.

@@ -43,6 +43,10 @@ RELIED_ON: dict[str, tuple[str, ...]] = {
         "fast_mla_decode_plan",
         "fast_mla_prefill_plan",
     ),
+    "srt/layers/attention/dsa_backend.py": (
+        "DeepseekSparseAttnBackend.__init__",
+        "DeepseekSparseAttnBackend._forward_flashmla_kv",
+    ),
     "srt/models/deepseek_common/attention_backend_handler.py": (
         "handle_attention_flashinfer",
         "_handle_attention_backend",

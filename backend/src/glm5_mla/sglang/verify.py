@@ -23,6 +23,7 @@ REQUIRED_VARIABLE = "GLM5_BACKEND_REQUIRED"
 
 DENSE = "flashinfer"
 SPARSE = ("dsa", "nsa")  # the second is SGLang's older name of the first
+POOL_QUANTIZER = "flashmla_kv"  # the sparse kernel for which SGLang quantizes a bfloat16 pool
 
 
 def process() -> None:
@@ -80,7 +81,16 @@ def backend_in_use(runner: Any) -> BackendInfo | None:
 
     names = {runner.prefill_attention_backend_str, runner.decode_attention_backend_str}
     if names <= set(SPARSE):
-        return _info(runner, kv_cast="Never", kernel="sglang-dsa")
+        if not any(_quantizes_the_pool(backend) for backend in leaves(runner.attn_backend)):
+            return _info(runner, kv_cast="Never", kernel="sglang-dsa")
+        if os.environ.get(REQUIRED_VARIABLE) == "1":
+            raise Refusal(
+                "UnsupportedPool",
+                f"SGLang's sparse kernel {POOL_QUANTIZER} reads FP8 rows: from a bfloat16 pool it would quantize the "
+                "whole pool in each layer of each step. Set kvCache.dtype (--kv-cache-dtype) to fp8_e4m3, or leave out "
+                "--dsa-prefill-backend and --dsa-decode-backend.",
+            )
+        return _info(runner, kv_cast="WholePool", kernel="sglang-dsa")
     if names == {DENSE} and runner.use_mla_backend:
         backends = list(leaves(runner.attn_backend))
         if not all(isinstance(backend, MlaBackend) for backend in backends):
@@ -96,6 +106,11 @@ def backend_in_use(runner: Any) -> BackendInfo | None:
         f"SGLang serves with attention backend {' and '.join(sorted(map(str, names)))}; set --attention-backend "
         f"{DENSE} (dense, glm5-mla) or {SPARSE[0]} (sparse, SGLang's own).",
     )
+
+
+def _quantizes_the_pool(sparse: Any) -> bool:
+    kernels = {getattr(sparse, name, None) for name in ("dsa_prefill_impl", "dsa_decode_impl")}
+    return POOL_QUANTIZER in kernels and not sparse.dsa_kv_cache_store_fp8
 
 
 def _info(runner: Any, kv_cast: str, kernel: str) -> BackendInfo:
