@@ -121,8 +121,8 @@ OVERVIEW = Row(
         ),
         Table(
             "Backend",
-            "How each pod reads the KV cache, by which kernel, in which versions; Verified is 1 when the server proved"
-            " that this is the backend in use.",
+            "How each pod reads the KV cache, by which kernel, in which versions; Verified tells whether the server has"
+            " proved that this is the backend in use.",
             "none",
             [
                 Query(
@@ -143,6 +143,7 @@ OVERVIEW = Row(
                 "flashinfer": "FlashInfer",
                 "torch": "torch",
             },
+            words={"Value": {"1": ("yes", GREEN), "0": ("no", RED)}},
             height=5,
         ),
     ],
@@ -183,6 +184,7 @@ STEP_ROW = Row(
             "Converted KV that casts write to memory, per second, all ranks together.",
             "Bps",
             [Query(per_second("glm5_decode_cast_bytes_total"), "cast")],
+            at_least=1000,
             width=6,
             height=10,
             colors={"cast": RED},
@@ -223,6 +225,7 @@ RANKS = Row(
             "Mean time that a step spends in casts, on each rank.",
             "s",
             [Query(mean(CAST, by="pod, rank"), "{{pod}} rank {{rank}}")],
+            at_least=0.001,
         ),
         Series(
             "Attention per step, by rank",
@@ -288,7 +291,7 @@ BATCH = Row(
         Series(
             "Steps per second",
             "Decode steps, by pod and whether they ran as a CUDA graph.",
-            "ops",
+            "suffix: steps/s",
             [Query(per_second("glm5_decode_steps_total", by="pod, graph"), "{{pod}} graph {{graph}}")],
         ),
         Series(
@@ -345,6 +348,7 @@ POOL = Row(
             "Requests waiting for a place in the batch, by pod.",
             "none",
             [Query(f"sum by (pod) ({sglang('num_queue_reqs', SELECTOR)})", "{{pod}}")],
+            at_least=5,
         ),
         Series(
             "Requests pushed back",
@@ -358,6 +362,7 @@ POOL = Row(
                     "{{pod}}",
                 )
             ],
+            at_least=1,
         ),
     ],
 )
@@ -430,6 +435,7 @@ GPUS = Row(
                 "Value #B": "Rows set aside",
                 "Value #C": "Could not be",
             },
+            words={"Value #C": {"0": ("no", GREEN), "1": ("yes", RED)}},
             join="key",
             width=8,
         ),
@@ -447,21 +453,30 @@ HEALTH = Row(
                 Query(f"sum by (pod) (glm5_rank_up{{{SELECTOR}}})", "up {{pod}}"),
                 Query(f"sum by (pod) (glm5_exporter_expected_ranks{{{SELECTOR}}})", "expected {{pod}}"),
             ],
+            width=6,
         ),
         Series(
             "Since the last decode step",
             "Age of the newest decode step over all ranks. It grows while a server has nothing to do.",
             "s",
             [Query(f"time() - max by (pod) (glm5_rank_last_step_timestamp_seconds{{{SELECTOR}}})", "{{pod}}")],
+            width=6,
         ),
         Series(
-            "Exporter",
-            "CPU that the exporter uses (1 is a whole core) and reads of a rank's file that failed, per second.",
-            "none",
-            [
-                Query(per_second("glm5_exporter_cpu_seconds_total", by="pod"), "CPU {{pod}}"),
-                Query(per_second("glm5_exporter_file_errors_total", by="pod, reason") + " > 0", "{{reason}} {{pod}}"),
-            ],
+            "Exporter's CPU",
+            "CPU that the exporter uses, of one core.",
+            "percentunit",
+            [Query(per_second("glm5_exporter_cpu_seconds_total", by="pod"), "{{pod}}")],
+            at_least=0.01,
+            width=6,
+        ),
+        Series(
+            "Exporter's failed reads",
+            "Reads of a rank's file that failed, by reason: ranks whose file can't be read count as down.",
+            "suffix: reads/s",
+            [Query(per_second("glm5_exporter_file_errors_total", by="pod, reason"), "{{pod}} {{reason}}")],
+            at_least=1,
+            width=6,
         ),
     ],
 )

@@ -69,7 +69,7 @@ WORK = Row(
         Series(
             "Passes",
             "Passes over an object, per second, by result. In a quiet cluster nearly all are unchanged.",
-            "ops",
+            "suffix: passes/s",
             [Query(f"sum by (result) (rate(glm5_operator_reconcile_total[{RATE}]))", "{{result}}")],
             colors={"error": RED},
         ),
@@ -84,6 +84,7 @@ WORK = Row(
             "Objects that wait for a pass. It should fall back to 0 at once.",
             "none",
             [Query("sum(glm5_operator_queue_depth)", "waiting")],
+            at_least=5,
         ),
         Series(
             "Wait in the queue",
@@ -100,7 +101,7 @@ WORK = Row(
         Series(
             "Reads of decode figures",
             "Reads of the pods' exporters, per second, by result. Without them status.decode stays empty.",
-            "ops",
+            "suffix: reads/s",
             [Query(f"sum by (result) (rate(glm5_operator_decode_reads_total[{RATE}]))", "{{result}}")],
             colors={"error": RED, "invalid": ORANGE},
         ),

@@ -15,6 +15,8 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 DATASOURCE = model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 TAG = "glm5"
 COLUMNS = 24
+VALUE_SIZE = 32
+"""Size of a single number, in pixels: the longest ones still fit an eighth of a laptop's screen."""
 SELECTOR = 'namespace=~"$namespace",deployment=~"$deployment",pod=~"$pod"'
 
 
@@ -72,6 +74,8 @@ class Series(Panel):
 
     minimum: float | None = 0
     maximum: float | None = None
+    at_least: float | None = None
+    """The axis reaches at least up to here: a series of zeros would else get one from 0 to 100."""
     stacked: bool = False
     limit: float | None = None
     """Draws a line at this value: where an alert's threshold lies."""
@@ -89,6 +93,8 @@ class Table(Panel):
 
     columns: dict[str, str] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
+    words: dict[str, dict[str, tuple[str, str]]] = field(default_factory=dict)
+    """What a column shows in the place of a value, and its colour, by field and value."""
     join: str | None = None
     """Label by which several queries are joined to one row."""
     width: int = 24
@@ -121,6 +127,8 @@ def _stat(panel: Stat) -> stat.Panel:
         .justify_mode(common_model.BigValueJustifyMode.CENTER)
         .text_mode(common_model.BigValueTextMode.AUTO)
         .wide_layout(False)
+        # Sized to fit, a short number would be drawn twice as large as the long one beside it.
+        .text(common.VizTextDisplayOptions().value_size(VALUE_SIZE))
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
         .thresholds(_thresholds(panel.base, panel.thresholds))
         .no_value(panel.no_value)
@@ -154,6 +162,8 @@ def _series(panel: Series) -> timeseries.Panel:
         built = built.min(panel.minimum)
     if panel.maximum is not None:
         built = built.max(panel.maximum)
+    if panel.at_least is not None:
+        built = built.axis_soft_max(panel.at_least)
     if panel.limit is not None:
         built = built.thresholds(_thresholds("transparent", [(panel.limit, RED)])).thresholds_style(
             common.GraphThresholdsStyleConfig().mode(common_model.GraphThresholdsStyleMode.DASHED)
@@ -193,6 +203,14 @@ def _table(panel: Table) -> table.Panel:
     )
     for name, unit in panel.units.items():
         properties = [model.DynamicConfigValue(id_val="unit", value=unit)]
+        built = built.override_by_name(panel.columns[name], properties)
+    for name, words in panel.words.items():
+        mapping = {value: {"text": text, "color": color} for value, (text, color) in words.items()}
+        properties = [
+            model.DynamicConfigValue(id_val="mappings", value=[{"type": "value", "options": mapping}]),
+            model.DynamicConfigValue(id_val="custom.align", value="left"),
+            model.DynamicConfigValue(id_val="custom.cellOptions", value={"type": "color-text"}),
+        ]
         built = built.override_by_name(panel.columns[name], properties)
     return built
 

@@ -110,7 +110,11 @@ function configure(frame, panel, custom, colorMode, first) {
     const config = { color: { mode: colorMode }, ...defaults, ...field.config, custom: { ...custom, ...defaults.custom } };
     const name = field.config.displayName ?? field.config.displayNameFromDS ?? field.name;
     for (const { matcher, properties } of overrides) {
-      if (matcher.options === name) for (const { id, value } of properties) config[id] = value;
+      if (matcher.options !== name) continue;
+      for (const { id, value } of properties) {
+        if (id.startsWith("custom.")) config.custom[id.slice("custom.".length)] = value;
+        else config[id] = value;
+      }
     }
     field.config = field.type === FieldType.number ? config : { ...field.config, custom: config.custom };
     field.state = { seriesIndex: first, displayName: field.config.displayNameFromDS ?? field.config.displayName };
@@ -132,7 +136,7 @@ function Heat({ frames, width, height, unit }) {
     const most = Math.max(...counts.flat()), context = canvas.current.getContext("2d"), left = 64, bottom = 20;
     const display = getDisplayProcessor({ field: { type: FieldType.number, config: { unit } }, theme });
     const cell = { w: (width - left) / counts[0].length, h: (height - bottom) / (high - low + 1) };
-    context.font = "12px Inter, sans-serif";
+    context.font = "11px Inter, sans-serif";
     context.fillStyle = theme.colors.text.primary;
     for (let row = low; row <= high; row += 1) {
       const y = height - bottom - (row - low + 1) * cell.h;
@@ -143,7 +147,9 @@ function Heat({ frames, width, height, unit }) {
       });
       const { text, suffix } = display(rows[row].bound);
       context.fillStyle = theme.colors.text.primary;
-      if (Number.isFinite(rows[row].bound)) context.fillText(`${text}${suffix ?? ""}`, 4, y + 4);
+      // Every second or third name where the rows are low, so that none covers another.
+      const every = Math.ceil(14 / cell.h);
+      if (Number.isFinite(rows[row].bound) && (row - low) % every === 0) context.fillText(`${text}${suffix ?? ""}`, 4, y + 4);
     }
     [0, 0.25, 0.5, 0.75].forEach((part) => {
       const time = new Date((from + part * (to - from)) * 1000).toTimeString().slice(0, 5);
@@ -176,7 +182,7 @@ function Content({ panel, frames, width, height }) {
     const value = field.display(values[values.length - 1]);
     return (
       <BigValue theme={theme} width={width} height={height} value={value} colorMode={panel.options.colorMode}
-        graphMode={panel.options.graphMode} justifyMode="center" />
+        graphMode={panel.options.graphMode} justifyMode="center" text={panel.options.text} />
     );
   }
   if (!frames.length || !frames[0].length) return empty("No data");
