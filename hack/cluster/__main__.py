@@ -13,7 +13,7 @@ def main(arguments: list[str]) -> int:
     """Run one command; 0 when it did what was asked, 1 with a sentence on standard error when not."""
     parser = argparse.ArgumentParser(prog="cluster", description="The embedded one-node Kubernetes.")
     parser.add_argument("command", choices=("up", "down", "status", "build", "load", "env"))
-    parser.add_argument("archive", nargs="*", type=Path, help="image archives (docker or OCI), for load")
+    parser.add_argument("names", nargs="*", help="image archives (docker or OCI) for load, programs for build")
     parser.add_argument("--profile", choices=tuple(PROFILES), default="full", help="control-plane: without a node")
     options = parser.parse_args(arguments)
     try:
@@ -24,10 +24,10 @@ def main(arguments: list[str]) -> int:
             case "down":
                 lifecycle.down(cluster)
             case "build":
-                build.build(cluster, build.programs(cluster))
+                build.build(cluster, options.names or build.programs(cluster))
             case "load":
-                for archive in options.archive:
-                    images.load(cluster, archive)
+                for archive in options.names:
+                    images.load(cluster, Path(archive))
             case "env":
                 print(f"export KUBECONFIG={cluster.kubeconfig} PATH={build.folder(cluster)}:$PATH")
             case "status":

@@ -1,11 +1,13 @@
 """Builds the cluster's programs from their Go modules, once for each set of versions.
 
-On two cores without Go's cache: Kubernetes and etcd about 5 minutes, helm 2, CoreDNS 3, Prometheus 3, the registry 1.
+On two cores without Go's cache: Kubernetes and etcd about 5 minutes, helm 2, CoreDNS 3, Prometheus 3 (promtool after it
+half a minute), the Prometheus operator 3, the registry 1.
 """
 
 import hashlib
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,19 +15,19 @@ from pathlib import Path
 from .layout import HERE, Layout, module_version, version
 from .progress import run_logged, say
 
+# With discovery in Kubernetes only: the other clouds' clients are most of the build, and of the program.
+KUBERNETES_DISCOVERY = "remove_all_sd,enable_kubernetes_sd"
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
 # Programs with a module graph of their own: (package, name of its version in versions.mk, build tags).
 STANDALONE = {
     "helm": ("helm.sh/helm/v3/cmd/helm", "HELM_VERSION", ""),
     "coredns": ("github.com/coredns/coredns", "COREDNS_VERSION", ""),
-    # With discovery in Kubernetes only: the other clouds' clients are most of the build, and of the program.
-    "prometheus": (
-        "github.com/prometheus/prometheus/cmd/prometheus",
-        "PROMETHEUS_VERSION",
-        "remove_all_sd,enable_kubernetes_sd",
-    ),
+    "prometheus": ("github.com/prometheus/prometheus/cmd/prometheus", "PROMETHEUS_VERSION", KUBERNETES_DISCOVERY),
+    "promtool": ("github.com/prometheus/prometheus/cmd/promtool", "PROMETHEUS_VERSION", KUBERNETES_DISCOVERY),
     "registry": ("github.com/distribution/distribution/v3/cmd/registry", "DISTRIBUTION_VERSION", ""),
 }
+# Its module has replace directives, which `go install` refuses: a go.mod of its own, beside this file, pins it.
+PROMETHEUS_OPERATOR = "github.com/prometheus-operator/prometheus-operator"
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "pause")
 NODE = ("kubelet", "kube-proxy", "coredns", "helm")
 
@@ -39,7 +41,7 @@ def folder(layout: Layout) -> Path:
     """Where the programs of the pinned versions are kept: one folder for each set of versions."""
     inputs = [HERE / "go.mod", HERE / "go.sum", HERE / "pause" / "main.go"]
     digest = hashlib.sha256(b"\0".join(file.read_bytes() for file in inputs))
-    digest.update("\0".join(version(pin) for _, pin, _ in STANDALONE.values()).encode())
+    digest.update("\0".join(version(pin) for pin in dict.fromkeys(pin for _, pin, _ in STANDALONE.values())).encode())
     return layout.cache / "bin" / digest.hexdigest()[:16]
 
 
@@ -57,6 +59,39 @@ def build(layout: Layout, wanted: Iterable[str]) -> Path:
             if name in STANDALONE:
                 _install(layout, name, Path(made))
             shutil.move(Path(made) / name, target / name)
+    return target
+
+
+def build_prometheus_operator(layout: Layout) -> Path:
+    """Build the operator of Prometheus; return the folder of the program and, below `crds`, of its CRDs.
+
+    Apart from `build`, because only a test of ours needs it. Raises Failure with the compiler's words.
+    """
+    module = HERE / "prometheus-operator"
+    digest = hashlib.sha256((module / "go.mod").read_bytes() + (module / "go.sum").read_bytes())
+    target = layout.cache / "bin" / f"prometheus-operator-{digest.hexdigest()[:16]}"
+    if target.exists():
+        return target
+    say("building the Prometheus operator")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as made:
+        whole = Path(made) / "whole"
+        run_logged(
+            [
+                *("go", "build", "-v", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w"),
+                *("-o", whole / "prometheus-operator", f"{PROMETHEUS_OPERATOR}/cmd/operator"),
+            ],
+            what="building the Prometheus operator",
+            log=layout.cache / "log" / "build-prometheus-operator.log",
+            env=_environment(),
+            cwd=module,
+        )
+        where = ["go", "list", "-m", "-f", "{{.Dir}}", PROMETHEUS_OPERATOR]
+        source = subprocess.run(where, cwd=module, env=_environment(), capture_output=True, text=True, check=True)
+        (whole / "crds").mkdir()
+        for crd in Path(source.stdout.strip(), "example", "prometheus-operator-crd").glob("*.yaml"):
+            shutil.copyfile(crd, whole / "crds" / crd.name)
+        whole.rename(target)
     return target
 
 

@@ -4,10 +4,8 @@ Two ranks decode 20 times a second with a batch of 4: a step takes 40 ms, of whi
 and attends 5 ms and 8 ms; steps end 50 ms apart. Two more ranks are missing.
 """
 
-import shutil
 import subprocess
 
-import pytest
 import yaml
 
 from monitoring.check import panel_queries
@@ -198,8 +196,7 @@ def test_every_query_has_an_expected_value():
     assert counts == {panel: len(values) for panel, values in EXPECTED.items()}
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not on the PATH")
-def test_every_panel_shows_the_right_value(tmp_path):
+def test_every_panel_shows_the_right_value(promtool, tmp_path):
     cases = [
         {
             "eval_time": "10m",
@@ -213,5 +210,5 @@ def test_every_panel_shows_the_right_value(tmp_path):
     case = {"interval": "15s", "input_series": SERIES, "promql_expr_test": cases}
     path = tmp_path / "panels.yaml"
     path.write_text(yaml.safe_dump({"evaluation_interval": "15s", "tests": [case]}))
-    result = subprocess.run(["promtool", "test", "rules", path], capture_output=True, text=True)
+    result = subprocess.run([promtool, "test", "rules", path], capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
