@@ -285,6 +285,7 @@ class Controller:
             pods=view_pods(self._pods(key), context, now, self._template_hash(key, deployment), downloads, warnings),
             readings=readings,
             problems=problems,
+            autoscaler=self.store.child(key, "HorizontalPodAutoscaler", key[1]),
         )
         return build_status(context, body["metadata"]["generation"], observed, body.get("status", {}), now)
 

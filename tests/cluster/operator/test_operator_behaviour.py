@@ -127,8 +127,16 @@ def test_autoscaling_makes_an_autoscaler_of_the_object_and_removes_it_again(kube
         return [entry["status"] for entry in conditions if entry["type"] == "AbleToScale"] == ["True"]
 
     eventually(able, "Kubernetes reads the object's /scale", 60)
+
+    def judged():
+        found = condition(object_of(kubectl, namespace), "ScalingActive")
+        return found if found.get("status") == "False" else None
+
+    # No adapter serves custom metrics here: Kubernetes then scales nothing, and only the autoscaler itself says so.
+    assert "no adapter serves custom metrics" in eventually(judged, "what the autoscaler lacks", 60)["message"]
     kubectl.run("apply", "-f", "-", text=glm5(namespace))
     eventually(lambda: kubectl.find("hpa", "glm5", "-n", namespace) is None, "no autoscaler")
+    eventually(lambda: not condition(object_of(kubectl, namespace), "ScalingActive"), "no word of an autoscaler")
 
 
 def test_deleting_the_object_deletes_its_children_even_without_an_operator(kubectl, namespace, start_operator):

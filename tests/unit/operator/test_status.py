@@ -29,13 +29,21 @@ def reading(**window):
 
 
 def status_of(
-    *pods, extra=None, readings=None, problems=(), previous=None, deployment_status=None, current=True, now=NOW
+    *pods,
+    extra=None,
+    readings=None,
+    problems=(),
+    previous=None,
+    deployment_status=None,
+    current=True,
+    now=NOW,
+    autoscaler=None,
 ):
     made = context(extra)
     deployment = wanted_children(made, pod_monitor_api=False)["Deployment"]
     deployment["metadata"]["generation"] = 1
     deployment["status"] = {"observedGeneration": 1, **(deployment_status or {})}
-    observed = Observed(deployment, current, view_pods(pods, made, now, "h1"), readings or {}, problems)
+    observed = Observed(deployment, current, view_pods(pods, made, now, "h1"), readings or {}, problems, autoscaler)
     return build_status(made, 3, observed, previous or {}, now)
 
 
@@ -205,6 +213,43 @@ def test_a_runtime_without_image_volumes_is_named_with_the_version_that_has_them
     assert identifier not in json.dumps(status), "it differs at each attempt, and each would be written"
     status = status_of(waiting("CreateContainerError", text))
     assert conditions(status)["Available"] == ("False", "ContainerStart")
+
+
+@pytest.mark.parametrize(
+    ("said", "judged", "words"),
+    [
+        ([], ("Unknown", "NotYetJudged"), "has not said anything"),
+        (
+            [{"type": "ScalingActive", "status": "True", "reason": "ValidMetricFound", "message": "found"}],
+            ("True", "ValidMetricFound"),
+            "found",
+        ),
+        (
+            [
+                {"type": "AbleToScale", "status": "True", "reason": "SucceededGetScale"},
+                {
+                    "type": "ScalingActive",
+                    "status": "False",
+                    "reason": "FailedGetPodsMetric",
+                    "message": "unable to fetch metrics: no custom metrics API (custom.metrics.k8s.io) registered",
+                },
+            ],
+            ("False", "FailedGetPodsMetric"),
+            "scale by KEDA",
+        ),
+        (
+            [{"type": "AbleToScale", "status": "False", "reason": "FailedGetScale", "message": "no scale"}],
+            ("False", "FailedGetScale"),
+            "no scale",
+        ),
+    ],
+)
+def test_an_autoscaler_that_cannot_scale_says_why(said, judged, words):
+    extra = {"autoscaling": {"maxReplicas": 2, "targetQueueLength": 4}}
+    status = status_of(ready_pod(), extra=extra, autoscaler={"status": {"conditions": said}})
+    assert conditions(status)["ScalingActive"] == judged
+    assert words in message(status, "ScalingActive")
+    assert "ScalingActive" not in conditions(status_of(ready_pod()))
 
 
 def test_a_server_that_refuses_to_serve_unverifies_the_backend():

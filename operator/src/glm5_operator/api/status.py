@@ -13,7 +13,8 @@ class Condition(ApiModel):
     """One aspect of the object's state, in the standard form."""
 
     type: str = Field(
-        description="Available, Progressing, Degraded, BackendVerified, DecodeHealthy or PodTemplateMerged."
+        description="Available, Progressing, Degraded, BackendVerified, DecodeHealthy, PodTemplateMerged or "
+        "ScalingActive."
     )
     status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
     observed_generation: int = Field(default=0, ge=0, description="Generation of the spec that this speaks of.")
@@ -74,8 +75,8 @@ class GLM5DeploymentStatus(ApiModel):
     conditions: list[Condition] = Field(
         default_factory=list,
         max_length=16,
-        description="Available, Progressing, Degraded, BackendVerified, DecodeHealthy; PodTemplateMerged where one is "
-        "given.",
+        description="Available, Progressing, Degraded, BackendVerified, DecodeHealthy; PodTemplateMerged and "
+        "ScalingActive where the spec has podTemplate and autoscaling.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     backend: Backend | None = Field(default=None, description="The attention backend, as the pods report it.")

@@ -12,6 +12,7 @@ HEALTHY = {
     "BackendVerified": "True",
     "DecodeHealthy": "True",
     "PodTemplateMerged": "True",
+    "ScalingActive": "True",
 }
 
 

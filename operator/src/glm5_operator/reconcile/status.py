@@ -35,6 +35,8 @@ class Observed:
     readings: Mapping[str, Reading | None]
     """Each asked pod's decode figures by pod name; None where it gave no answer."""
     problems: Sequence[Problem] = field(default=())
+    autoscaler: Mapping[str, Any] | None = None
+    """The HorizontalPodAutoscaler as the server holds it; None where there is none."""
 
 
 def build_status(
@@ -56,6 +58,8 @@ def build_status(
     ]
     if context.spec.pod_template:
         conditions.append(_pod_template_merged(context))
+    if context.spec.autoscaling is not None:
+        conditions.append(_scaling_active(observed))
     status: dict[str, Any] = {
         "observedGeneration": generation,
         "replicas": len(observed.pods),
@@ -255,6 +259,24 @@ def _pod_template_merged(context: Context) -> Condition:
         return Condition("PodTemplateMerged", True, "AsWished", "spec.podTemplate is merged into the pod")
     message = f"kept as generated, since the server would not work otherwise: {', '.join(kept[:10])}"
     return Condition("PodTemplateMerged", False, "FieldsKept", message)
+
+
+def _scaling_active(observed: Observed) -> Condition:
+    """What the HorizontalPodAutoscaler says of itself: where it can't read its metric it does nothing, silently."""
+    judged = (observed.autoscaler or {}).get("status", {}).get("conditions") or []
+    said = {entry["type"]: entry for entry in judged}
+    told = said.get("AbleToScale", {})
+    if told.get("status") != "False":
+        told = said.get("ScalingActive", {})
+    if told.get("status") not in ("True", "False"):
+        return Condition("ScalingActive", None, "NotYetJudged", "the HorizontalPodAutoscaler has not said anything yet")
+    message = str(told.get("message", ""))
+    if "no custom metrics API" in message:
+        message = (
+            "no adapter serves custom metrics in this cluster, so nothing is scaled: install one, or leave "
+            "spec.autoscaling out and scale by KEDA (manifests/samples/autoscaling-keda.yaml)"
+        )
+    return Condition("ScalingActive", told["status"] == "True", told.get("reason") or "NotGiven", message[:1000])
 
 
 def _state(context: Context, observed: Observed, ready: Sequence[PodView]) -> str:
