@@ -53,8 +53,11 @@ def prometheus(kubectl: Kubectl, image: str) -> None:
         kubectl.run("rollout", "status", "deployment/prometheus", *place, "--timeout=120s", timeout=130)
 
 
-def operator(target: Target, images: dict[str, str]) -> None:
-    """Install the operator by its Helm chart, or upgrade it, and wait until it is Ready."""
+def operator(target: Target, images: dict[str, str], more: dict[str, str] | None = None) -> None:
+    """Install the operator by its Helm chart, or upgrade it, and wait until it is Ready.
+
+    `more` are further values of the chart.
+    """
     namespace(target.kubectl, OPERATOR_NAMESPACE)
     repository, _, tag = images["operator"].rpartition(":")
     values = {
@@ -64,6 +67,7 @@ def operator(target: Target, images: dict[str, str]) -> None:
         # Figures at once instead of every half minute: there is one object to write to.
         "decode.readSeconds": "2",
         "decode.statusSeconds": "3",
+        **(more or {}),
     }
     settings = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
     place = ("-n", OPERATOR_NAMESPACE)

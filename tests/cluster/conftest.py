@@ -106,6 +106,14 @@ class Line:
             process.wait()
 
 
+def free_volumes(kubectl: Kubectl) -> None:
+    """Let volumes whose claim is gone be claimed again: Kubernetes keeps them for a person to look at."""
+    for volume in kubectl.get("pv")["items"]:
+        if volume["status"]["phase"] == "Released":
+            drop = json.dumps([{"op": "remove", "path": "/spec/claimRef"}])
+            kubectl.run("patch", "pv", volume["metadata"]["name"], "--type=json", "-p", drop)
+
+
 @pytest.fixture(scope="session")
 def line():
     """The whole line, brought up in a cluster of its own, beside whatever a demo runs in."""
@@ -116,6 +124,7 @@ def line():
     kubectl = target.kubectl
     # A run that was killed may have left its objects, and with them its GPUs taken.
     kubectl.run("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=true", timeout=180)
+    free_volumes(kubectl)
     images = target.provide(IMAGES)
     install.prometheus(kubectl, images["prometheus"])
     install.operator(target, images)
