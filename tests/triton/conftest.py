@@ -2,8 +2,8 @@
 
 What is tested is the source's numbers: not the compiler's work, and no speed.
 
-Triton 3.8's interpreter is wrong about bfloat16 in two places, mended here: it multiplies bfloat16 matrices as the
-integers that hold their bits, and cuts float32 off to bfloat16 where a GPU rounds to nearest.
+Triton 3.8's interpreter is wrong in three places, mended here: it multiplies bfloat16 matrices as the integers that
+hold their bits, cuts float32 off to bfloat16 where a GPU rounds to nearest, and takes e4m3's NaN for 480.
 """
 
 import os
@@ -34,18 +34,20 @@ def _dot(_builder, a, b, accumulator, _precision, _imprecise):
 
 
 _convert = interpreter._convert_float
+_TORCH = {tl.float32: torch.float32, tl.float8e4nv: torch.float8_e4m3fn}
 
 
-def _rounding(data, source, target, mode):
-    if (source, target) == (tl.float32, tl.bfloat16):
-        return torch.from_numpy(np.ascontiguousarray(data)).to(torch.bfloat16).view(torch.uint16).numpy()
+def _converted(data, source, target, mode):
+    if target == tl.bfloat16 and source in _TORCH:
+        bits = torch.from_numpy(np.ascontiguousarray(data)).view(_TORCH[source])
+        return bits.to(torch.bfloat16).view(torch.uint16).numpy()
     return _convert(data, source, target, mode)
 
 
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch):
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", _dot)
-    monkeypatch.setattr(interpreter, "_convert_float", _rounding)
+    monkeypatch.setattr(interpreter, "_convert_float", _converted)
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda _device: SimpleNamespace(multi_processor_count=PROCESSORS)
     )

@@ -12,9 +12,9 @@ POOL_ROWS = 2 * AT_ONCE + 100
 
 
 def every_value(rows):
-    """Bytes of every value that e4m3 has, NaN left out: Triton's interpreter takes it for 480."""
+    """Bytes of every value that e4m3 has."""
     values = torch.arange(rows * ROW).view(rows, 1, ROW) % 256
-    return torch.where(values % 128 == 127, 0, values).to(torch.uint8).view(torch.float8_e4m3fn)
+    return values.to(torch.uint8).view(torch.float8_e4m3fn)
 
 
 @pytest.mark.parametrize("listed", [0, 1, ROWS_PER_PROGRAM + 1, AT_ONCE, 2 * AT_ONCE + 5])
@@ -33,7 +33,7 @@ def test_a_row_that_two_requests_share_may_be_listed_twice():
     pool, out = every_value(40), torch.zeros((40, 1, ROW), dtype=torch.bfloat16)
     rows = torch.tensor([3, 9, 3], dtype=torch.int32)
     cast_rows(pool, torch.tensor([0, 2, 3], dtype=torch.int32), rows, out)
-    assert torch.equal(out[[3, 9]], pool.to(torch.bfloat16)[[3, 9]])
+    assert torch.equal(out[[3, 9]].view(torch.int16), pool.to(torch.bfloat16)[[3, 9]].view(torch.int16))
 
 
 def test_buffers_of_another_size_than_the_pool_are_refused():

@@ -5,6 +5,7 @@ What the clients saw stands beside what the rank exported meanwhile, for tests t
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import json
 import random
@@ -48,15 +49,14 @@ def run(server: Server, seconds: float, clients: int, longest: int, vocabulary: 
     lock = threading.Lock()
     over = threading.Event()
     before = server.figures().decode_tokens
-    threads = [
-        threading.Thread(target=_client, args=(server, mixed, lock, over, longest, vocabulary, f"{seed}-{number}"))
+    pool = concurrent.futures.ThreadPoolExecutor(clients)
+    running = [
+        pool.submit(_client, server, mixed, lock, over, longest, vocabulary, f"{seed}-{number}")
         for number in range(clients)
     ]
-    for thread in threads:
-        thread.start()
     deadline = time.monotonic() + seconds
     last = before
-    while time.monotonic() < deadline or any(thread.is_alive() for thread in threads):
+    while time.monotonic() < deadline or not all(client.done() for client in running):
         if time.monotonic() >= deadline:
             over.set()
         time.sleep(0.02)
@@ -71,7 +71,12 @@ def run(server: Server, seconds: float, clients: int, longest: int, vocabulary: 
             with lock:
                 mixed.faults.append(f"exported tokens went from {last} back to {tokens}")
         last = tokens
-    time.sleep(1)  # the scheduler writes the last steps when it goes idle
+    for client in running:
+        client.result()  # raises what it raised
+    pool.shutdown()
+    idle_by = time.monotonic() + 30
+    while server.figures().running_requests and time.monotonic() < idle_by:
+        time.sleep(0.1)  # the scheduler writes the last steps when it goes idle
     mixed.exported_tokens = server.figures().decode_tokens - before
     return mixed
 
@@ -112,7 +117,7 @@ def _client(
         with lock:
             mixed.requests += 1
             mixed.aborted += ended == "abort"
-            mixed.cached_tokens += meta["cached_tokens"]
+            mixed.cached_tokens += meta.get("cached_tokens", 0)  # absent when aborted while it waited
             mixed.decode_tokens += max(0, meta["completion_tokens"] - 1)
             if ended != ("abort" if aborts else "length") and not (aborts and ended == "length"):
                 mixed.faults.append(f"{request} ended by {ended}")
