@@ -206,7 +206,7 @@ def test_a_lost_node_is_told_and_its_pod_replaced_when_it_is_back(line, serving)
         assert "node node-1 does not answer" in message
         assert line.kubectl.run("get", "glm5", NAME, "-n", line.namespace).splitlines()[1].split()[1] == "0/1"
         wait_until(line, "the remedy is told", lambda: "out-of-service=nodeshutdown:NoExecute" in described(line))
-        assert len(pods(line)) == 2, "the lost pod goes on being listed, and its replacement waits"
+        wait_until(line, "the lost pod goes on being listed, and its replacement waits", lambda: len(pods(line)) == 2)
     finally:
         node.start_kubelet(line.target.layout, build.folder(line.target.layout))
     wait_ready(line.kubectl, line.namespace, NAME, timeout=READY_SECONDS)
