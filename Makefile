@@ -50,8 +50,10 @@ generate: venv ## Write CRD, install manifest, dashboards and references anew (h
 	PATH="$$PATH:$(dir $(lastword $(wildcard $(CACHE)/bin/*/helm)))" $(BIN)/python hack/generate.py
 	PYTHONPATH=hack $(BIN)/python -m monitoring
 
+# Such as: --objects 100 1000 --idle-seconds 600 60
+BENCH_OPERATOR ?=
 bench-operator: venv ## The operator with 100 and 1,000 objects on a control plane (as root): docs/benchmarks/operator.json
-	$(BIN)/python hack/bench_operator.py
+	$(BIN)/python hack/bench_operator.py $(BENCH_OPERATOR)
 
 test-cluster: venv ## Tests on a real cluster, which they start and stop (as root; KEEP_CLUSTER=1 leaves it up)
 	$(BIN)/pytest tests/cluster

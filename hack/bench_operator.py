@@ -1,8 +1,9 @@
 """`make bench-operator`: the operator with many objects, on the control plane without a node.
 
 Makes objects as fast as the API server takes them and measures, per object, the time from its creation until its
-Deployment exists; then requests to the API server, memory, and what an idle operator writes. Prints text and writes
-docs/benchmarks/operator.json. The children's pods are never scheduled: there is no node.
+Deployment exists, and how long the operator's health endpoint takes to answer meanwhile; then requests to the API
+server, memory, and what an idle operator writes. Prints text and writes docs/benchmarks/operator.json. The children's
+pods are never scheduled: there is no node.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -31,7 +33,6 @@ from glm5_operator.operator import utc_now  # noqa: E402
 
 NAMESPACE = "bench-operator"
 PORT = 19080
-IDLE_SECONDS = 60
 _PARALLEL = 4
 
 
@@ -60,7 +61,7 @@ class Operator:
 
     def metrics(self) -> dict[str, float]:
         """All series by their text."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
@@ -95,6 +96,29 @@ class Operator:
                 pass
             time.sleep(0.1)
         raise RuntimeError("the operator did not start within a minute")
+
+
+class Health:
+    """Asks the operator's health endpoint five times a second and keeps the longest time that an answer took."""
+
+    def __init__(self) -> None:
+        self.slowest = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._ask)
+
+    def __enter__(self) -> "Health":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _ask(self) -> None:
+        while not self._stop.wait(0.2):
+            begun = time.monotonic()
+            urllib.request.urlopen(f"http://127.0.0.1:{PORT + 1}/healthz", timeout=60).close()
+            self.slowest = max(self.slowest, time.monotonic() - begun)
 
 
 async def send(kubectl: Kubectl, count: int) -> dict[str, float]:
@@ -135,8 +159,8 @@ def watch_deployments(kubectl: Kubectl, log: list[tuple[str, float]]) -> subproc
     return process
 
 
-def run(kubectl: Kubectl, count: int) -> dict[str, Any]:
-    """Figures for `count` objects."""
+def run(kubectl: Kubectl, count: int, idle_seconds: int) -> dict[str, Any]:
+    """Figures for `count` objects, and for so many seconds without a change."""
     kubectl.run("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=true", timeout=600)
     kubectl.run("create", "namespace", NAMESPACE)
     operator = Operator(kubectl, Path("/tmp/bench-operator.log"))
@@ -147,21 +171,22 @@ def run(kubectl: Kubectl, count: int) -> dict[str, Any]:
         log: list[tuple[str, float]] = []
         watcher = watch_deployments(kubectl, log)
         time.sleep(1)
-        begin = time.monotonic()
-        started = asyncio.run(send(kubectl, count))
-        sent = time.monotonic() - begin
-        deadline = time.monotonic() + 600
-        while len({name for name, _ in log}) < count and time.monotonic() < deadline:
-            time.sleep(0.2)
-        done = time.monotonic() - begin
-        waits = sorted(children_seconds(started, log))
-        loaded = os.getloadavg()[0]
-        busy: dict[str, float] = {}
-        while (now := operator.requests()) != busy:
-            busy = now
-            time.sleep(5)
+        with Health() as health:
+            begin = time.monotonic()
+            started = asyncio.run(send(kubectl, count))
+            sent = time.monotonic() - begin
+            deadline = time.monotonic() + 600
+            while len({name for name, _ in log}) < count and time.monotonic() < deadline:
+                time.sleep(0.2)
+            done = time.monotonic() - begin
+            waits = sorted(children_seconds(started, log))
+            loaded = os.getloadavg()[0]
+            busy: dict[str, float] = {}
+            while (now := operator.requests()) != busy:
+                busy = now
+                time.sleep(5)
         cpu = operator.cpu_seconds() - cpu_before
-        time.sleep(IDLE_SECONDS)
+        time.sleep(idle_seconds)
         idle = {method: value - busy.get(method, 0) for method, value in operator.requests().items()}
         figures = operator.metrics()
         passes = figures["glm5_operator_reconcile_seconds_count"]
@@ -176,9 +201,10 @@ def run(kubectl: Kubectl, count: int) -> dict[str, Any]:
             },
             "api_requests_per_object": {method: round(value / count, 2) for method, value in sorted(busy.items())},
             "operator_cpu_milliseconds_per_object": round(1e3 * cpu / count, 1),
+            "slowest_health_answer_seconds": round(health.slowest, 3),
             "load_average_meanwhile": round(loaded, 1),
             "api_writes_while_idle": sum(value for method, value in idle.items() if method != "GET"),
-            "idle_seconds": IDLE_SECONDS,
+            "idle_seconds": idle_seconds,
             "passes_per_object": round(passes / count, 1),
             "mean_pass_milliseconds": round(1e3 * figures["glm5_operator_reconcile_seconds_sum"] / passes, 1),
             "memory_mib": {"empty": round(empty, 1), "with_objects": round(operator.memory_mib(), 1)},
@@ -206,6 +232,9 @@ def main() -> int:
     """Runs the bench for each count. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--objects", type=int, nargs="+", default=[100, 1000])
+    parser.add_argument(
+        "--idle-seconds", type=int, nargs="+", default=[60], help="one for each count; the last one is for the rest too"
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "benchmarks" / "operator.json")
     arguments = parser.parse_args()
     control_plane = layout("control-plane")
@@ -214,8 +243,9 @@ def main() -> int:
     kubectl.run("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "manifests" / "crd.yaml"))
     kubernetes = json.loads(kubectl.run("version", "-o", "json"))["serverVersion"]["gitVersion"]
     result: dict[str, Any] = {"machine": machine(), "kubernetes": kubernetes, "runs": []}
-    for count in arguments.objects:
-        figures = run(kubectl, count)
+    idle = arguments.idle_seconds
+    for number, count in enumerate(arguments.objects):
+        figures = run(kubectl, count, idle[min(number, len(idle) - 1)])
         result["runs"].append(figures)
         print(json.dumps(figures, indent=2), flush=True)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
