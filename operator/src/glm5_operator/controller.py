@@ -397,7 +397,10 @@ def _api_problem(error: ApiError, kind: str) -> Problem:
             return Problem("QuotaExceeded", error.message)
         return Problem("Forbidden", f"the operator lacks a right over {kind}: {error.message}")
     if error.code in (400, 422):
-        return Problem("ChildRefused", f"the API server refuses the {kind}: {error.message}")
+        remedy = ""
+        if "field is immutable" in error.message:
+            remedy = f". Delete that {kind}, and it is made anew; until then what it runs stays as it is"
+        return Problem("ChildRefused", f"the API server refuses the {kind}: {error.message}{remedy}")
     if error.code == 404:
         return Problem("ApiMissing", f"the cluster has no API for {kind}, or the namespace is going: {error.message}")
     return Problem("ApiError", f"{kind} could not be written and is tried again: {error.message}")

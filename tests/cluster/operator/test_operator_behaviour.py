@@ -269,3 +269,19 @@ def test_metrics_of_a_deleted_object_are_gone(kubectl, namespace, start_operator
     kubectl.run("delete", "glm5", "glm5", "-n", namespace)
     eventually(lambda: operator.metric("glm5_deployment_condition", deployment="glm5") == 0, "no series")
     assert operator.metric("glm5_operator_deployments") == 0
+
+
+def test_weights_that_plainly_cannot_fit_are_told_and_the_pod_is_made_all_the_same(kubectl, namespace, start_operator):
+    start_operator()
+    source = {"huggingFace": {"repo": "zai-org/GLM-5", "cacheClaimName": "models"}}
+    gpus = {"product": "NVIDIA-H200"}
+    kubectl.run("apply", "-f", "-", text=glm5(namespace, model={"source": source}, gpus=gpus))
+    told = eventually(lambda: condition(object_of(kubectl, namespace), "FitsGPUs"), "a word on the size")
+    assert (told["status"], told["reason"]) == ("False", "TooLarge")
+    assert "165 GiB of weights" in told["message"]
+    assert kubectl.find("deployment", "glm5", "-n", namespace)
+    eventually(lambda: "TooLarge" in [reason for reason, _ in events_of(kubectl, namespace)], "an event")
+
+    source = {"huggingFace": {"repo": "zai-org/GLM-5-FP8", "cacheClaimName": "models"}}
+    kubectl.run("apply", "-f", "-", text=glm5(namespace, model={"source": source}, gpus=gpus))
+    eventually(lambda: condition(object_of(kubectl, namespace), "FitsGPUs")["status"] == "True", "FP8 weights fit")

@@ -13,8 +13,8 @@ class Condition(ApiModel):
     """One aspect of the object's state, in the standard form."""
 
     type: str = Field(
-        description="Available, Progressing, Degraded, BackendVerified, DecodeHealthy, PodTemplateMerged or "
-        "ScalingActive."
+        description="Available, Progressing, Degraded, BackendVerified, DecodeHealthy, PodTemplateMerged, ScalingActive or "
+        "FitsGPUs."
     )
     status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
     observed_generation: int = Field(default=0, ge=0, description="Generation of the spec that this speaks of.")
@@ -49,6 +49,13 @@ class Decode(ApiModel):
     )
 
 
+class ModelStatus(ApiModel):
+    """What is known of the model's files."""
+
+    source: str = Field(description="Repository and revision on the hub.")
+    bytes: int = Field(ge=0, description="Bytes of its files, as the hub told at the download.")
+
+
 class PodStatus(ApiModel):
     """A pod in a line."""
 
@@ -76,8 +83,12 @@ class GLM5DeploymentStatus(ApiModel):
         default_factory=list,
         max_length=16,
         description="Available, Progressing, Degraded, BackendVerified, DecodeHealthy; PodTemplateMerged and "
-        "ScalingActive where the spec has podTemplate and autoscaling.",
+        "ScalingActive where the spec has podTemplate and autoscaling; FitsGPUs where no pod serves yet and the sizes of "
+        "weights and GPUs are known.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+    model: ModelStatus | None = Field(
+        default=None, description="The model's files. Absent while their size is not known."
     )
     backend: Backend | None = Field(default=None, description="The attention backend, as the pods report it.")
     decode: Decode | None = Field(default=None, description="Decode figures. Absent while nothing is known.")

@@ -13,6 +13,7 @@ HEALTHY = {
     "DecodeHealthy": "True",
     "PodTemplateMerged": "True",
     "ScalingActive": "True",
+    "FitsGPUs": "True",
 }
 
 

@@ -10,6 +10,7 @@ from glm5_operator.resources.pod_template import merged_pod_template
 
 from .conditions import HEALTHY, Condition, merge_conditions
 from .decode import Reading, combine, next_decode, unhealthy
+from .fit import fits
 from .pods import PodView, refusal_of
 
 _MAX_PODS = 100
@@ -60,6 +61,10 @@ def build_status(
         conditions.append(_pod_template_merged(context))
     if context.spec.autoscaling is not None:
         conditions.append(_scaling_active(observed))
+    model = _model(context, observed, previous.get("model"))
+    serves = any(pod.current for pod in ready)
+    if not serves and (fit := fits(context, model.get("bytes"))) is not None:
+        conditions.append(fit)
     status: dict[str, Any] = {
         "observedGeneration": generation,
         "replicas": len(observed.pods),
@@ -73,6 +78,8 @@ def build_status(
         "conditions": merge_conditions(previous.get("conditions", []), conditions, generation, now),
         "pods": [_pod_status(pod) for pod in observed.pods[:_MAX_PODS]],
     }
+    if model:
+        status["model"] = model
     backends = [reading.backend for reading in readings.values() if reading.backend is not None]
     if backends:
         said = backends[0].model_dump(by_alias=True, exclude={"verified"})
@@ -114,6 +121,19 @@ def refused_status(
         "state": "Refused",
         "conditions": merge_conditions(previous.get("conditions", []), conditions, generation, now),
     }
+
+
+def _model(context: Context, observed: Observed, previous: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Where a hub's model comes from and its bytes, which only a pod that downloads it can tell; then remembered."""
+    hub = context.spec.model.source.hugging_face
+    if hub is None:
+        return {}
+    source = f"{hub.repo}@{hub.revision}"
+    for pod in observed.pods:
+        reading = observed.readings.get(pod.name)
+        if pod.current and reading is not None and reading.download is not None and reading.download.total:
+            return {"source": source, "bytes": reading.download.total}
+    return dict(previous) if previous and previous.get("source") == source else {}
 
 
 def _pod_status(pod: PodView) -> dict[str, Any]:
