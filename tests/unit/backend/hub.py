@@ -9,6 +9,7 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -65,7 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(body=True)
 
     def _answer(self, *, body: bool) -> None:
-        path = self.path.partition("?")[0]
+        path = urlsplit(self.path).path  # as a proxy it is asked by the whole address
         if path.startswith(f"/api/models/{self.server.repo}/"):
             self._model_info()
         elif path.startswith(f"/{self.server.repo}/resolve/{COMMIT}/"):

@@ -26,23 +26,24 @@ def command(tmp_path, repo=REPO):
     return [*program, "download", "--repo", repo, "--out", str(tmp_path / "out")]
 
 
-def environment(hub, tmp_path):
+def environment(hub, tmp_path, **variables):
     (tmp_path / "run").mkdir(exist_ok=True)
-    return os.environ | {
+    made = os.environ | {
         "HF_ENDPOINT": hub.url,
         "HF_HOME": str(tmp_path / "home"),
         "HF_HUB_OFFLINE": "0",
         "GLM5_RUN_DIR": str(tmp_path / "run"),
         "GLM5_TERMINATION_LOG": str(tmp_path / "termination-log"),
     }
+    return made | variables
 
 
-def run_download(hub, tmp_path, repo=REPO):
+def run_download(hub, tmp_path, repo=REPO, **variables):
     log = tmp_path / "termination-log"
     log.write_text("")
     done = subprocess.run(
         command(tmp_path, repo),
-        env=environment(hub, tmp_path),
+        env=environment(hub, tmp_path, **variables),
         capture_output=True,
         text=True,
         timeout=120,
@@ -108,3 +109,11 @@ def test_a_hub_that_is_away_is_named(tmp_path):
     done, log = run_download(hub, tmp_path)
     assert done.returncode == 78
     assert hub.url in json.loads(log)["message"]
+
+
+def test_a_proxy_is_heeded(tmp_path):
+    with Hub(REPO, FILES) as hub:
+        # A name that nobody resolves: only by way of the proxy is there an answer.
+        done, log = run_download(hub, tmp_path, HF_ENDPOINT="http://hub.invalid", HTTP_PROXY=hub.url, NO_PROXY="")
+    assert done.returncode == 0, log
+    assert (tmp_path / "out" / "config.json").read_bytes() == FILES["config.json"]

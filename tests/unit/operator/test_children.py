@@ -19,6 +19,16 @@ def test_one_replica_gets_a_service_and_a_deployment_and_no_budget_that_blocks_d
     assert list(wanted()) == ["Service", "Deployment"]
 
 
+def test_the_service_selects_the_pods_and_leads_to_their_http_port():
+    children = wanted()
+    template = children["Deployment"]["spec"]["template"]
+    selector = children["Service"]["spec"]["selector"]
+    assert selector
+    assert selector.items() <= template["metadata"]["labels"].items()
+    ports = {port["name"] for container in template["spec"]["containers"] for port in container["ports"]}
+    assert children["Service"]["spec"]["ports"][0]["targetPort"] in ports
+
+
 def test_several_replicas_get_a_disruption_budget():
     budget = wanted({"replicas": 2})["PodDisruptionBudget"]["spec"]
     assert budget["maxUnavailable"] == 1

@@ -221,3 +221,30 @@ def test_a_gpu_product_is_asked_for_by_node_label():
 def test_the_image_is_the_objects_or_else_the_charts():
     assert server_of({"server": {"image": "mine:1"}})["image"] == "mine:1"
     assert server_of(server_image="chart:1")["image"] == "chart:1"
+
+
+def test_images_and_the_hub_may_lie_inside_the_network():
+    hub = {"repo": "zai-org/GLM-5", "cacheClaimName": "cache", "endpoint": "http://mirror:8080"}
+    pod = pod_of(
+        {
+            "model": {"source": {"persistentVolumeClaim": None, "huggingFace": hub}},
+            "server": {"image": "registry.inside/glm5:1", "imagePullSecrets": [{"name": "inside"}]},
+        }
+    )
+    containers = pod["initContainers"] + pod["containers"]
+    assert len(containers) == 3
+    assert {container["image"] for container in containers} == {"registry.inside/glm5:1"}
+    assert pod["imagePullSecrets"] == [{"name": "inside"}]
+    addresses = [entry["value"] for c in containers for entry in c["env"] if "://" in str(entry.get("value"))]
+    assert addresses == ["http://mirror:8080"]
+
+
+def test_nothing_empty_is_sent():
+    def empty(value, path=""):
+        children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        return [path] * (value in ("", None, [], {})) + [
+            e for key, child in children for e in empty(child, f"{path}.{key}")
+        ]
+
+    assert empty(build_deployment(context())) == []
+    assert "runtimeClassName" not in pod_of()

@@ -124,3 +124,12 @@ def test_what_would_break_the_server_is_kept_and_named():
         "spec.podTemplate.spec.containers[server].volumeMounts[/models/model]",
         "spec.podTemplate.spec.volumes[model]",
     ]
+
+
+def test_a_proxy_reaches_the_download_by_the_pod_template():
+    hub = {"persistentVolumeClaim": None, "huggingFace": {"repo": "zai-org/GLM-5", "cacheClaimName": "cache"}}
+    proxy = {"name": "HTTPS_PROXY", "value": "http://proxy:3128"}
+    wish = {"spec": {"initContainers": [{"name": "download", "env": [proxy]}]}}
+    template, kept = merged(wish, {"model": {"source": hub}})
+    assert proxy in by(template["spec"]["initContainers"], "name", "download")["env"]
+    assert kept == []
