@@ -99,10 +99,11 @@ class Operator:
 
 
 class Health:
-    """Asks the operator's health endpoint five times a second and keeps the longest time that an answer took."""
+    """Asks the operator's health endpoint five times a second; keeps the slowest answer's time, and counts refusals."""
 
     def __init__(self) -> None:
         self.slowest = 0.0
+        self.refusals = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._ask)
 
@@ -117,7 +118,10 @@ class Health:
     def _ask(self) -> None:
         while not self._stop.wait(0.2):
             begun = time.monotonic()
-            urllib.request.urlopen(f"http://127.0.0.1:{PORT + 1}/healthz", timeout=60).close()
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{PORT + 1}/healthz", timeout=60).close()
+            except OSError:
+                self.refusals += 1
             self.slowest = max(self.slowest, time.monotonic() - begun)
 
 
@@ -202,6 +206,7 @@ def run(kubectl: Kubectl, count: int, idle_seconds: int) -> dict[str, Any]:
             "api_requests_per_object": {method: round(value / count, 2) for method, value in sorted(busy.items())},
             "operator_cpu_milliseconds_per_object": round(1e3 * cpu / count, 1),
             "slowest_health_answer_seconds": round(health.slowest, 3),
+            "health_refusals": health.refusals,
             "load_average_meanwhile": round(loaded, 1),
             "api_writes_while_idle": sum(value for method, value in idle.items() if method != "GET"),
             "idle_seconds": idle_seconds,

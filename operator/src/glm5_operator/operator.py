@@ -60,9 +60,9 @@ async def run(settings: Settings) -> int:
     leader = Leader(cluster, settings, utc_now)
 
     def trouble() -> str | None:
-        waited = controller.queue.oldest_wait
-        if waited > _STUCK_SECONDS:
-            return f"an object waits for {waited:.0f} s and no worker takes it"
+        stalled = controller.queue.stalled_seconds
+        if stalled > _STUCK_SECONDS:
+            return f"objects wait, and for {stalled:.0f} s no worker has taken one"
         return None
 
     runners = [

@@ -27,16 +27,17 @@ class WorkQueue:
         self._again: dict[Key, bool] = {}
         self._failures: dict[Key, int] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._taken = 0.0
         self._wake = asyncio.Condition()
         self._observe_depth = observe_depth
         self._observe_wait = observe_wait
         self._background: set[asyncio.Task[None]] = set()
 
     @property
-    def oldest_wait(self) -> float:
-        """Seconds that the key longest in line has waited."""
+    def stalled_seconds(self) -> float:
+        """Seconds for which keys have waited and no worker has taken one: not how long the line is."""
         firsts = [next(iter(lane.values())) for lane in (self._urgent, self._waiting) if lane]
-        return time.monotonic() - min(firsts) if firsts else 0.0
+        return time.monotonic() - max(self._taken, min(firsts)) if firsts else 0.0
 
     def add(self, key: Key, *, urgent: bool = False) -> None:
         """Marks a key as dirty. Urgent ones come before all others, in the order in which they came."""
@@ -92,8 +93,9 @@ class WorkQueue:
             await self._wake.wait_for(lambda: bool(self._urgent or self._waiting))
             key, since = (self._urgent or self._waiting).popitem(last=False)
             self._active.add(key)
+            self._taken = time.monotonic()
             self._observe_depth(len(self._urgent) + len(self._waiting))
-            self._observe_wait(time.monotonic() - since)
+            self._observe_wait(self._taken - since)
             return key
 
     def _finish(self, key: Key, succeeded: bool) -> None:

@@ -57,7 +57,7 @@ async def live(namespace, dies_after=None):
     tasks = [asyncio.create_task(work()), asyncio.create_task(handlers.watch(controller, settings))]
     try:
         seen = None
-        while not death.done() and (seen != connected.writes or controller.queue.oldest_wait > 0):
+        while not death.done() and (seen != connected.writes or controller.queue.stalled_seconds > 0):
             seen = connected.writes
             await asyncio.wait({death}, timeout=SETTLE_SECONDS)
         return connected.writes

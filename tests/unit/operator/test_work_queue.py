@@ -1,6 +1,7 @@
 """The order in which objects are looked at."""
 
 import asyncio
+from types import SimpleNamespace
 
 from glm5_operator.work_queue import WorkQueue
 
@@ -23,7 +24,7 @@ def order(fill, handle=None):
         await asyncio.sleep(0.05)
         worker.cancel()
         await asyncio.gather(worker, return_exceptions=True)
-        assert queue.oldest_wait == 0
+        assert queue.stalled_seconds == 0
         return taken
 
     return asyncio.run(run())
@@ -77,3 +78,30 @@ def test_a_pass_that_fails_comes_back_later_than_all_that_waits():
 
     taken = order(lambda queue: [queue.add(A), queue.add(B)], handle)
     assert taken == [A, B], "the failed one waits half a second"
+
+
+def test_a_long_line_that_moves_is_no_standstill(monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr("glm5_operator.work_queue.time", SimpleNamespace(monotonic=lambda: now))
+
+    async def run():
+        nonlocal now
+        queue = WorkQueue(lambda depth: None, lambda wait: None)
+        for key in (A, B, C):
+            queue.add(key)
+        now += 300
+        assert queue.stalled_seconds == 300
+        await queue._take()
+        assert queue.stalled_seconds == 0, "one was taken just now, though the others wait for long"
+        now += 10
+        assert queue.stalled_seconds == 10
+        await queue._take()
+        await queue._take()
+        now += 500
+        assert queue.stalled_seconds == 0, "nothing waits"
+        queue.add(A)
+        queue._finish(A, succeeded=True)
+        now += 1
+        assert queue.stalled_seconds == 1, "counted from when there was something to take"
+
+    asyncio.run(run())

@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field
 
 from .base import ApiModel, Duration, Name, Quantity, rule, rules
 from .flags import REFUSED_FLAGS
-from .model import ClaimSource, HostPathSource, SecretKeyRef
+from .model import AbsolutePath, SecretKeyRef
 
 
 class Gpus(ApiModel):
@@ -147,6 +147,23 @@ class Server(ApiModel):
     )
 
 
+class CacheClaim(ApiModel):
+    """A volume that the pods write to."""
+
+    claim_name: Name = Field(
+        description="Name of a PersistentVolumeClaim in the same namespace, mounted writable. Pods on several nodes "
+        "share it only if it is ReadWriteMany."
+    )
+
+
+class CacheDirectory(ApiModel):
+    """A directory of each node that the pods write to."""
+
+    path: AbsolutePath = Field(
+        description="Directory on the node, made where it is missing. User and group 65532 must be able to write to it."
+    )
+
+
 class KernelCache(ApiModel):
     """Where kernels compiled at start are kept."""
 
@@ -160,10 +177,10 @@ class KernelCache(ApiModel):
         )
     )
 
-    persistent_volume_claim: ClaimSource | None = Field(
+    persistent_volume_claim: CacheClaim | None = Field(
         default=None, description="A claim that outlives the pod: the next start compiles nothing anew."
     )
-    host_path: HostPathSource | None = Field(
+    host_path: CacheDirectory | None = Field(
         default=None, description="A directory of the node. Only if the chart was installed with allowHostPath=true."
     )
     size_limit: Quantity = Field(
