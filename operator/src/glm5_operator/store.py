@@ -71,10 +71,11 @@ class Store:
         key = _owner(kind, body)
         if key is None:
             return None
-        copy = _copy(kind, body)
+        uid, version = _identity(body)
         known = self._find(kind, key, body)
-        if known is not None and known.uid == copy.uid and known.version >= copy.version > 0:
+        if known is not None and known.uid == uid and known.version >= version > 0:
             return None
+        copy = _Copy(uid, version, _kept(kind, body))
         if kind == KIND:
             self._objects[key] = copy
         else:
@@ -87,7 +88,7 @@ class Store:
         if key is None:
             return None
         known = self._find(kind, key, body)
-        if known is not None and known.uid != str(body["metadata"].get("uid", "")):
+        if known is not None and known.uid != _identity(body)[0]:
             return key
         if kind == KIND:
             self._objects.pop(key, None)
@@ -127,13 +128,18 @@ def _owner(kind: str, body: Object) -> Key | None:
     return (metadata["namespace"], name) if name else None
 
 
-def _copy(kind: str, body: Object) -> _Copy:
+def _identity(body: Object) -> tuple[str, int]:
+    """uid, and resourceVersion as a number; 0 where it is none."""
+    version = str(body["metadata"].get("resourceVersion", ""))
+    return str(body["metadata"].get("uid", "")), int(version) if version.isdigit() else 0
+
+
+def _kept(kind: str, body: Object) -> str:
+    """What is kept of an object, as JSON."""
     metadata = {name: value for name, value in body["metadata"].items() if name in _KEPT_METADATA}
     if _LAST_APPLIED in (metadata.get("annotations") or {}):
         metadata["annotations"] = {k: v for k, v in metadata["annotations"].items() if k != _LAST_APPLIED}
     kept = {**body, "metadata": metadata}
     if (fields := _KEPT_SPEC.get(kind)) is not None:
         kept["spec"] = {name: value for name, value in body.get("spec", {}).items() if name in fields}
-    version = str(metadata.get("resourceVersion", ""))
-    number = int(version) if version.isdigit() else 0
-    return _Copy(str(metadata.get("uid", "")), number, json.dumps(kept, separators=(",", ":")))
+    return json.dumps(kept, separators=(",", ":"))

@@ -72,7 +72,7 @@ class OperatorProcess:
         self.process.wait(20)
 
 
-def eventually(check: Callable[[], Any], what: str, seconds: float = 30) -> Any:
+def eventually(check: Callable[[], Any], what: str, seconds: float = 90) -> Any:
     """The first true value of `check`. Fails with `what` and the last value or error after some seconds."""
     end = time.monotonic() + seconds
     last: Any = None

@@ -238,7 +238,7 @@ def test_two_operators_take_turns(kubectl, namespace, start_operator):
     assert second.metric("glm5_operator_leader") == 0
     assert second.metric("glm5_operator_api_requests_total", method="PATCH") == 0
     assert first.stop() == 0
-    eventually(lambda: second.acts, "the second acts soon after the first has let go", 15)
+    eventually(lambda: second.acts, "the second acts soon after the first has let go", 25)
     second.kill()
     third = start_operator(wait=False)
     eventually(lambda: third.acts, "the third acts once the killed one's Lease has expired", 60)
