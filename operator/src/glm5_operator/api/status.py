@@ -13,8 +13,8 @@ class Condition(ApiModel):
     """One aspect of the object's state, in the standard form."""
 
     type: str = Field(
-        description="Available, Progressing, Degraded, BackendVerified, DecodeHealthy, PodTemplateMerged, ScalingActive or "
-        "FitsGPUs."
+        description="Available, Progressing, Degraded, BackendVerified, DecodeHealthy, PodTemplateMerged, "
+        "ScalingActive or FitsGPUs."
     )
     status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
     observed_generation: int = Field(default=0, ge=0, description="Generation of the spec that this speaks of.")
@@ -83,8 +83,8 @@ class GLM5DeploymentStatus(ApiModel):
         default_factory=list,
         max_length=16,
         description="Available, Progressing, Degraded, BackendVerified, DecodeHealthy; PodTemplateMerged and "
-        "ScalingActive where the spec has podTemplate and autoscaling; FitsGPUs where no pod serves yet and the sizes of "
-        "weights and GPUs are known.",
+        "ScalingActive where the spec has podTemplate and autoscaling; FitsGPUs where no pod serves yet and the "
+        "sizes of weights and GPUs are known.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     model: ModelStatus | None = Field(
