@@ -62,7 +62,7 @@ def prometheus_operator(kubectl, programs, crds, namespace, tmp_path):
         process = subprocess.Popen(command, env=kubectl.environment, stdout=log, stderr=log)
     yield tmp_path / "prometheus-operator.log"
     process.terminate()
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
 
 
 def from_chart(kubectl, namespace: str, *templates: str) -> str:
@@ -79,7 +79,7 @@ def give_address(kubectl, namespace: str) -> str:
     def pods() -> list:
         return kubectl.get("pods", "-n", namespace, "-l", "glm5.dev/deployment=glm5")["items"]
 
-    name = eventually(pods, "the deployment's pod")[0]["metadata"]["name"]
+    name = eventually(pods, "the deployment's pod", 60)[0]["metadata"]["name"]
     status = {"status": {"phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}}
     patch = ("patch", "pod", name, "-n", namespace, "--subresource=status", "--type=merge", "-p", json.dumps(status))
     kubectl.run(*patch)
@@ -142,13 +142,13 @@ def ask(configuration, programs, tmp_path):
         process = subprocess.Popen(command, env=os.environ, stdout=log, stderr=log)
 
     def ask(path: str):
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{path}", timeout=20) as answer:
             return json.load(answer)["data"]
 
-    eventually(lambda: ask("status/buildinfo"), f"Prometheus answers: {tmp_path / 'prometheus.log'}")
+    eventually(lambda: ask("status/buildinfo"), f"Prometheus answers: {tmp_path / 'prometheus.log'}", 60)
     yield ask
     process.terminate()
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
 
 
 @pytest.mark.timeout(900)
@@ -166,7 +166,7 @@ def test_its_configuration_of_our_objects_finds_the_pod_and_loads_every_rule(
         found = {target["scrapePool"]: target for target in ask("targets?state=active")["activeTargets"]}
         return found if set(found) == jobs else {}
 
-    exporter, server = (target for _, target in sorted(eventually(targets, "the pod's two targets").items()))
+    exporter, server = (target for _, target in sorted(eventually(targets, "the pod's two targets", 60).items()))
     common = {"namespace": namespace, "pod": name, "job": f"{namespace}/glm5"}
     assert exporter["scrapeUrl"] == "http://127.0.0.1:9408/metrics"
     assert exporter["scrapeInterval"] == "5s"
@@ -180,5 +180,5 @@ def test_its_configuration_of_our_objects_finds_the_pod_and_loads_every_rule(
         rules = [rule for group in ask("rules")["groups"] for rule in group["rules"]]
         return rules if all(rule["health"] == "ok" for rule in rules) else []
 
-    rules = eventually(loaded, "every rule evaluated without an error")
+    rules = eventually(loaded, "every rule evaluated without an error", 60)
     assert sorted(rule["name"] for rule in rules) == sorted(rule.get("alert") or rule["record"] for rule in RULES)

@@ -64,7 +64,7 @@ class Machine:
         return float(self.rank.stdout.readline())
 
     def scrape(self) -> dict[str, float]:
-        with urllib.request.urlopen(self.url, timeout=5) as answer:
+        with urllib.request.urlopen(self.url, timeout=30) as answer:
             lines = answer.read().decode().splitlines()
         samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
         return {re.sub(r'deployment="",?', "", name): float(value) for name, _, value in samples}
@@ -73,7 +73,7 @@ class Machine:
         self.rank.stdin.close()
         self.exporter.terminate()
         for process in (self.rank, self.exporter):
-            process.wait(10)
+            process.wait(30)
 
 
 @pytest.fixture
@@ -95,11 +95,11 @@ def test_a_jump_moves_nothing_but_the_time_of_the_last_step(machine, jump_s):
     assert {name: after_jump[name] for name in counters} == {name: before[name] for name in counters}
 
     wall = machine.decode(50)
-    assert wall - time.time() == pytest.approx(jump_s, abs=5), "the rank's own clock did not jump"
+    assert wall - time.time() == pytest.approx(jump_s, abs=14), "the rank's own clock did not jump"
     after = machine.scrape()
     assert after['glm5_rank_up{rank="0"}'] == 1
     assert after["glm5_decode_tokens_total{}"] == 200
     assert after["glm5_decode_tokens_per_second{}"] in (20, 10), "the last 10 s have both halves, on a slow machine one"
     assert after['glm5_decode_step_seconds_count{rank="0"}'] == 100
     assert after['glm5_decode_step_seconds_sum{rank="0"}'] == pytest.approx(100 * 0.008)
-    assert after['glm5_rank_last_step_timestamp_seconds{rank="0"}'] == pytest.approx(wall, abs=5)
+    assert after['glm5_rank_last_step_timestamp_seconds{rank="0"}'] == pytest.approx(wall, abs=14)
