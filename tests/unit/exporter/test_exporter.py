@@ -233,6 +233,11 @@ def test_labels_with_quotes_and_line_ends_stay_one_line(scrape, start_rank):
     assert scrape.value("glm5_backend_info", kv_cast='Ne"ver\n', kernel="reference\\") == 1
 
 
+def test_a_label_that_utf_8_cannot_say_does_not_take_the_page_along(scrape, start_rank):
+    start_rank(info=BackendInfo("Ne\ud800ver", "reference", "0.1.0"))
+    assert scrape().value("glm5_backend_info", kv_cast="Ne?ver") == 1
+
+
 def test_an_unverified_backend_shows(scrape, run_directory, start_rank):
     start_rank(info=BackendInfo("Never", "reference", "0.1.0", verified=False))
     assert scrape().value("glm5_backend_verified") == 0

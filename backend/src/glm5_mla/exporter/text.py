@@ -49,8 +49,8 @@ class Page:
             self._lines[metric].append(f"{_series(metric, suffix, (self._deployment, *labels))} {value}")
 
     def encode(self) -> bytes:
-        """Return the body of the answer."""
-        return "\n".join([*(line for lines in self._lines.values() for line in lines), ""]).encode()
+        """Return the body of the answer; what UTF-8 can't say of a label's value is a question mark in it."""
+        return "\n".join([*(line for lines in self._lines.values() for line in lines), ""]).encode(errors="replace")
 
 
 @lru_cache
