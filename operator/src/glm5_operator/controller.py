@@ -316,7 +316,11 @@ class Controller:
             if error.code == 404:
                 return False
             raise
-        self.store.put(KIND, result)
+        known = self.store.get(key)
+        if known is not None and known["metadata"]["uid"] == result["metadata"]["uid"]:
+            # Else it was deleted or made anew while the answer was on its way: the copy would come back, and children
+            # be made for an owner that is gone.
+            self.store.put(KIND, result)
         if result["metadata"]["generation"] != body["metadata"]["generation"]:
             # The event of the newer spec may come after this answer, and would tell nothing new then.
             self.queue.add(key, urgent=True)

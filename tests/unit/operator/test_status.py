@@ -238,6 +238,12 @@ def test_a_runtime_without_image_volumes_is_named_with_the_version_that_has_them
             "scale by KEDA",
         ),
         (
+            # Kubernetes' word for an object that somebody stopped: no fault.
+            [{"type": "ScalingActive", "status": "False", "reason": "ScalingDisabled", "message": "count is zero"}],
+            ("Unknown", "ScalingDisabled"),
+            "spec.replicas is 0",
+        ),
+        (
             [{"type": "AbleToScale", "status": "False", "reason": "FailedGetScale", "message": "no scale"}],
             ("False", "FailedGetScale"),
             "no scale",
@@ -335,6 +341,8 @@ def test_a_backend_that_a_hung_rank_does_not_report_is_unknown_and_not_called_an
     assert conditions(status)["DecodeHealthy"] == ("False", "RankSilent")
     other = parse_reading({"version": 1, "backend": {"verified": False}, "window": {}})
     assert conditions(status_of(ready_pod(), readings={"glm5-a": other}))["BackendVerified"] == ("False", "NotInUse")
+    both = status_of(ready_pod(), ready_pod("glm5-b"), readings={"glm5-a": hung, "glm5-b": other})
+    assert conditions(both)["BackendVerified"] == ("False", "NotInUse"), "what is known counts more than what is not"
 
 
 def test_a_reason_is_gone_when_it_no_longer_holds():

@@ -237,11 +237,11 @@ def _backend_verified(
         return Condition("BackendVerified", None, "SparseAttention", "algorithm Sparse uses SGLang's own kernels")
     if not ready:
         return Condition("BackendVerified", None, "NoReadyPod", "no pod is ready to be asked")
+    hung = [name for name, reading in readings.items() if reading.backend is None]
     for name, reading in readings.items():
         backend = reading.backend
         if backend is None:
-            message = f"rank 0 of pod {name} reports no backend: it hangs, or runs without this project's plugin"
-            return Condition("BackendVerified", None, "RankSilent", message)
+            continue
         if not backend.verified:
             return Condition("BackendVerified", False, "NotInUse", f"pod {name} does not run this project's backend")
         if backend.kv_cast != context.spec.attention.kv_cast and all(pod.current for pod in ready):
@@ -251,6 +251,9 @@ def _backend_verified(
                 "OtherKvCast",
                 f"pod {name} runs kvCast {backend.kv_cast}, the spec asks for {context.spec.attention.kv_cast}",
             )
+    if hung:
+        message = f"rank 0 of pod {hung[0]} reports no backend: it hangs, or runs without this project's plugin"
+        return Condition("BackendVerified", None, "RankSilent", message)
     if len(readings) < len(ready):
         silent = next(pod.name for pod in ready if pod.name not in readings)
         return Condition("BackendVerified", None, "ExporterSilent", f"pod {silent}'s exporter on :9408 gives no answer")
@@ -290,6 +293,8 @@ def _scaling_active(observed: Observed) -> Condition:
         told = said.get("ScalingActive", {})
     if told.get("status") not in ("True", "False"):
         return Condition("ScalingActive", None, "NotYetJudged", "the HorizontalPodAutoscaler has not said anything yet")
+    if told.get("reason") == "ScalingDisabled":
+        return Condition("ScalingActive", None, "ScalingDisabled", "spec.replicas is 0: raise it, and scaling goes on")
     message = str(told.get("message", ""))
     if "no custom metrics API" in message:
         message = (
