@@ -9,10 +9,10 @@ import subprocess
 import sys
 import tempfile
 
+import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-import triton
 from glm5_mla.kernels import KV_LORA_RANK, ROPE_DIM, rowcast_triton
 from glm5_mla.kernels import triton as decode
 from glm5_mla.timing import stamps_triton

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
+import triton
 import triton.language as tl
 
-import triton
 from glm5_mla.kernels import KV_LORA_RANK, ROPE_DIM, ROW
 
 ROWS_PER_PROGRAM = 8

@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 
 import torch
+import triton
 import triton.language as tl
 
-import triton
 from glm5_mla.kernels import KV_LORA_RANK, ROPE_DIM
 
 MOST_SPLITS = 64

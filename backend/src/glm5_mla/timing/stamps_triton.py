@@ -7,10 +7,9 @@ record valid.
 
 from __future__ import annotations
 
+import triton
 import triton.language as tl
 from triton.language.extra import cuda as tl_cuda
-
-import triton
 
 STATE = 8
 ATTENTION = 4
