@@ -56,6 +56,12 @@ CASES = {
         None,
         "TooLarge",
     ),
+    "that pool for a model of which the layers are not known": (
+        hub("example/model", kvCache={"maxTokens": 2_000_000}),
+        TB // 2,
+        "Fits",
+    ),
+    "one directory of a repository with several models": (hub("example/all", model={"path": "fp8"}), 2 * TB, None),
     "a part of the memory that is too small": (hub(kvCache={"memoryFraction": 0.5}), None, "TooLarge"),
     "a model of unknown size": (hub("example/model"), None, None),
     "a claim, whose contents nobody knows": ({"gpus": {"product": "NVIDIA-H200"}}, None, None),

@@ -40,15 +40,31 @@ _ROW_VALUES, _LAYERS = 512 + 64, 78
 _VALUE_BYTES = {"fp8_e4m3": 1, "bfloat16": 2}
 
 # With these the GPUs need not hold the weights as they lie on disk.
-_ELSEWHERE = ("--cpu-offload-gb", "--offload-", "--kt-", "--enable-paged-experts", "--load-format", "--modelopt-quant")
+_ELSEWHERE = (
+    "--cpu-offload-gb",
+    "--offload-",
+    "--kt-",
+    "--enable-paged-experts",
+    "--load-format",
+    "--modelopt-quant",
+    "--quantize-and-serve",
+    "--rl-quant-profile",
+)
 
 
 def weight_bytes(context: Context, told: int | None) -> int | None:
     """Bytes of the weights: as the hub has told, or at least, by the repository's name; None where nothing is known."""
-    if told:
-        return told
-    hub = context.spec.model.source.hugging_face
-    return _REPOSITORY_BYTES.get(hub.repo.lower()) if hub is not None else None
+    if context.spec.model.path:  # one directory of a repository, and the hub tells of the whole
+        return None
+    return told or _REPOSITORY_BYTES.get(_repository(context))
+
+
+def pool_bytes(context: Context) -> int:
+    """Bytes of the KV pool on each GPU; 0 where SGLang chooses its tokens, or the layers of the model are not known."""
+    cache = context.spec.kv_cache
+    if _repository(context) not in _REPOSITORY_BYTES:
+        return 0
+    return (cache.max_tokens or 0) * _ROW_VALUES * _LAYERS * _VALUE_BYTES[cache.dtype]
 
 
 def gpu_bytes(context: Context) -> int | None:
@@ -80,7 +96,7 @@ def fits(context: Context, told: int | None) -> Condition | None:
     ranks = context.tensor_parallel_size
     usable = gpu * (spec.kv_cache.memory_fraction or 1.0)
     share = weights * _LOADED_SHARE / ranks
-    pool = (spec.kv_cache.max_tokens or 0) * _ROW_VALUES * _LAYERS * _VALUE_BYTES[spec.kv_cache.dtype]
+    pool = pool_bytes(context)
     need = f"{_gib(share)} of weights (one of {ranks} ranks)"
     if pool:
         need += f" and {_gib(pool)} of KV pool ({spec.kv_cache.max_tokens} tokens in {_LAYERS} layers)"
@@ -92,6 +108,11 @@ def fits(context: Context, told: int | None) -> Condition | None:
     else:
         remedy = "lower spec.kvCache.maxTokens, or take more or larger GPUs (spec.gpus)"
     return Condition("FitsGPUs", False, "TooLarge", f"each GPU would get {need}, but has {have}: {remedy}")
+
+
+def _repository(context: Context) -> str:
+    hub = context.spec.model.source.hugging_face
+    return hub.repo.lower() if hub is not None else ""
 
 
 def _gib(size: float) -> str:
