@@ -131,7 +131,7 @@ TRITON = $(CACHE)/triton-$(shell sed -n 's/^triton==//p' constraints.txt)
 $(TRITON)/.ready: | $(SGLANG_VENV)/.ready
 	@mkdir -p $(CACHE)
 	flock $(TRITON).lock sh -c 'test -e $@ || $(SGLANG_CPU)/bin/pip install -q --disable-pip-version-check --no-deps \
-	  --target $(TRITON) -c constraints.txt triton && touch $@'
+	  --upgrade --target $(TRITON) -c constraints.txt triton && touch $@'
 
 test-triton: $(SGLANG_VENV)/.ready $(TRITON)/.ready ## Run our Triton kernels in Triton's interpreter, and compile them for SM90 and SM120
 	PYTHONPATH=$(TRITON) $(SGLANG_VENV)/bin/python -m pytest tests/triton

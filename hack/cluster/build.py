@@ -46,9 +46,15 @@ def folder(layout: Layout) -> Path:
 
 
 def build(layout: Layout, wanted: Iterable[str]) -> Path:
-    """Build those of `wanted` that are not there yet; return their folder. Raises Failure with the compiler's words."""
+    """Build those of `wanted` that are not there yet; return their folder.
+
+    Raises ValueError for a program that this does not build, Failure with the compiler's words.
+    """
     target = folder(layout)
     absent = [name for name in wanted if not (target / name).exists()]
+    known = {*CONTROL_PLANE, *KUBERNETES, *STANDALONE}
+    if unknown := [name for name in absent if name not in known]:
+        raise ValueError(f"There is no program {', '.join(unknown)} to build; there are {', '.join(sorted(known))}.")
     if not absent:
         return target
     target.mkdir(parents=True, exist_ok=True)

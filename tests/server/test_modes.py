@@ -99,7 +99,7 @@ def test_tokens_of_an_aborted_request_are_counted_exactly(servers):
 def test_mixed_requests_with_aborts_and_shared_prefixes_are_counted_exactly(servers):
     found = mixed.run(servers["Never"], seconds=8, clients=4, longest=300, vocabulary=VOCABULARY)
     assert found.faults == []
-    assert found.requests > 4
+    assert found.requests >= 4
     assert found.readings > 10
     assert found.exported_tokens == found.decode_tokens > 0
 
