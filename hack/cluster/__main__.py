@@ -15,7 +15,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("command", choices=("up", "down", "status", "build", "load", "env"))
     parser.add_argument("names", nargs="*", help="image archives (docker or OCI) for load, programs for build")
     parser.add_argument("--profile", choices=tuple(PROFILES), default="full", help="control-plane: without a node")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     try:
         cluster = layout(options.profile)
         match options.command:

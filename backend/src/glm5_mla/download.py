@@ -21,6 +21,7 @@ from .refusal import Refusal
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterable
 
 MARKER = ".glm5-download.json"
 PROGRESS_FILE = "download.json"
@@ -76,8 +77,8 @@ def download(repo: str, revision: str, out: Path, run_directory: Path) -> str:
         info = HfApi().model_info(repo, revision=revision, files_metadata=True)
         files = [sibling for sibling in info.siblings or [] if sibling.size is not None]
         ended = threading.Event()
-        total = sum(file.size or 0 for file in files)
-        teller = threading.Thread(target=_tell, args=(out, total, run_directory, ended), daemon=True)
+        total, weights = sum(file.size or 0 for file in files), weight_bytes(files)
+        teller = threading.Thread(target=_tell, args=(out, total, weights, run_directory, ended), daemon=True)
         teller.start()
         try:
             # The commit, not the branch: should the branch move meanwhile, the files still belong together.
@@ -149,10 +150,18 @@ def explain(error: Exception) -> str:
     return f"the hub at {endpoint} could not be read ({type(error).__name__}: {error})"
 
 
-def _tell(out: Path, total: int, run_directory: Path, ended: threading.Event) -> None:
+def weight_bytes(files: Iterable[Any]) -> int:
+    """Bytes of the weights that SGLang loads; 0 where they are in another format.
+
+    That is the safetensors files at the top: a folder (`original/`) holds the same weights in another form.
+    """
+    return sum(file.size for file in files if "/" not in file.rfilename and file.rfilename.endswith(".safetensors"))
+
+
+def _tell(out: Path, total: int, weights: int, run_directory: Path, ended: threading.Event) -> None:
     while not ended.wait(_PROGRESS_SECONDS):
         try:
-            _write(run_directory / PROGRESS_FILE, {"done": min(_size(out), total), "total": total})
+            _write(run_directory / PROGRESS_FILE, {"done": min(_size(out), total), "total": total, "weights": weights})
         except OSError as error:  # progress is a comfort: the download goes on
             print(f"glm5-mla download: progress not told: {error}", file=sys.stderr)
             return

@@ -95,14 +95,14 @@ def test_the_message_has_both_sides_of_the_sum_and_a_remedy():
     assert "lower spec.kvCache.maxTokens" in condition.message
 
 
-def reading(total):
-    return parse_reading({"version": 1, "download": {"done": 1, "total": total}})
+def reading(weights):
+    return parse_reading({"version": 1, "download": {"done": 1, "total": 2 * weights, "weights": weights}})
 
 
 def test_the_size_that_the_hub_tells_is_remembered_for_its_revision():
     downloading = {**ready_pod("glm5-a"), "status": {"phase": "Pending"}}
     told = status_of(downloading, extra=hub("example/model"), readings={"glm5-a": reading(2 * TB)})
-    assert told["model"] == {"source": "example/model@main", "bytes": 2 * TB}
+    assert told["model"] == {"source": "example/model@main", "weightBytes": 2 * TB}
     assert "FitsGPUs" in {entry["type"] for entry in told["conditions"]}
     later = status_of(extra=hub("example/model"), previous=told)
     assert later["model"] == told["model"]

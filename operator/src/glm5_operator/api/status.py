@@ -53,7 +53,7 @@ class ModelStatus(ApiModel):
     """What is known of the model's files."""
 
     source: str = Field(description="Repository and revision on the hub.")
-    bytes: int = Field(ge=0, description="Bytes of its files, as the hub told at the download.")
+    weight_bytes: int = Field(ge=0, description="Bytes of its weights, as the hub told at the download.")
 
 
 class PodStatus(ApiModel):

@@ -47,10 +47,14 @@ class _Backend(ApiModel):
 
 
 class Download(ApiModel):
-    """How far the download of a model has come, in bytes. `total` is None until the hub has told."""
+    """How far the download of a model has come, in bytes. `total` is None until the hub has told.
+
+    `weights`: those of all files that the server loads; 0 where that is not known.
+    """
 
     done: int = Field(ge=0)
     total: int | None = Field(default=None, ge=0)
+    weights: int = Field(default=0, ge=0)
 
 
 class Reading(ApiModel):

@@ -63,7 +63,7 @@ def build_status(
         conditions.append(_scaling_active(observed))
     model = _model(context, observed, previous.get("model"))
     serves = any(pod.current for pod in ready)
-    if not serves and (fit := fits(context, model.get("bytes"))) is not None:
+    if not serves and (fit := fits(context, model.get("weightBytes"))) is not None:
         conditions.append(fit)
     status: dict[str, Any] = {
         "observedGeneration": generation,
@@ -124,15 +124,15 @@ def refused_status(
 
 
 def _model(context: Context, observed: Observed, previous: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Where a hub's model comes from and its bytes, which only a pod that downloads it can tell; then remembered."""
+    """A hub's model and the bytes of its weights, which only a pod that downloads it can tell; then remembered."""
     hub = context.spec.model.source.hugging_face
     if hub is None:
         return {}
     source = f"{hub.repo}@{hub.revision}"
     for pod in observed.pods:
         reading = observed.readings.get(pod.name)
-        if pod.current and reading is not None and reading.download is not None and reading.download.total:
-            return {"source": source, "bytes": reading.download.total}
+        if pod.current and reading is not None and reading.download is not None and reading.download.weights:
+            return {"source": source, "weightBytes": reading.download.weights}
     return dict(previous) if previous and previous.get("source") == source else {}
 
 
