@@ -474,7 +474,7 @@ HEALTH = Row(
             "Exporter's failed reads",
             "Reads of a rank's file that failed, by reason: ranks whose file can't be read count as down.",
             "suffix: reads/s",
-            [Query(per_second("glm5_exporter_file_errors_total", by="pod, reason"), "{{pod}} {{reason}}")],
+            [Query(per_second("glm5_exporter_file_errors_total", by="reason"), "{{reason}}")],
             at_least=1,
             width=6,
         ),
@@ -500,7 +500,7 @@ def decode_dashboard() -> dict[str, Any]:
         uid="glm5-decode",
         title="GLM-5 / Decode",
         description="Decode speed of GLM5Deployments, step by step and rank by rank: what a step costs and why.",
-        rows=[OVERVIEW, STEP_ROW, RANKS, BATCH, USERS, POOL, GPUS, HEALTH],
+        rows=[OVERVIEW, STEP_ROW, RANKS, BATCH, USERS, POOL, HEALTH, GPUS],
         variables=[
             label_variable("namespace", "Namespace", "label_values(glm5_exporter_info, namespace)"),
             label_variable(

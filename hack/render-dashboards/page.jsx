@@ -149,7 +149,7 @@ function Heat({ frames, width, height, unit }) {
       context.fillStyle = theme.colors.text.primary;
       // Every second or third name where the rows are low, so that none covers another.
       const every = Math.ceil(14 / cell.h);
-      if (Number.isFinite(rows[row].bound) && (row - low) % every === 0) context.fillText(`${text}${suffix ?? ""}`, 4, y + 4);
+      if (Number.isFinite(rows[row].bound) && (row - low) % every === 0) context.fillText(`${text}${suffix ?? ""}`, 4, Math.max(y + 4, 10));
     }
     [0, 0.25, 0.5, 0.75].forEach((part) => {
       const time = new Date((from + part * (to - from)) * 1000).toTimeString().slice(0, 5);

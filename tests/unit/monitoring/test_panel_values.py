@@ -151,7 +151,7 @@ EXPECTED: dict[tuple[str, str], list[dict[str, float]]] = {
     ("glm5-decode", "Ranks up"): [{BY_POD: 2}, {BY_POD: 4}],
     ("glm5-decode", "Since the last decode step"): [{BY_POD: 10}],
     ("glm5-decode", "Exporter's CPU"): [{BY_POD: 0.002}],
-    ("glm5-decode", "Exporter's failed reads"): [{'{pod="p",reason="damaged"}': 1, '{pod="p",reason="version"}': 0}],
+    ("glm5-decode", "Exporter's failed reads"): [{'{reason="damaged"}': 1, '{reason="version"}': 0}],
     ("glm5-fleet", "Pods"): [{ALL: 1}],
     ("glm5-fleet", "Ranks missing"): [{ALL: 2}],
     # A stat and a table, a stat and a chart of the same name.
