@@ -10,3 +10,5 @@ COREDNS_VERSION      := v1.15.0
 PROMETHEUS_VERSION   := v0.316.0
 # A container registry for the test that treats the embedded cluster as a foreign one.
 DISTRIBUTION_VERSION := v3.1.2
+# KEDA, for the test of autoscaling.
+KEDA_VERSION         := v2.21.0
