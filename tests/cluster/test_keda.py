@@ -42,8 +42,8 @@ def scaled(line):
                     "image": line.images["server-cpu"],
                     "toolCallParser": "",
                     "reasoningParser": "",
-                    # An idle scheduler takes a whole core: two would leave none to the API server, and KEDA, whose lease
-                    # waits 5 s for an answer, would end.
+                    # An idle scheduler takes a whole core: two would leave none to the API server, and KEDA ends when
+                    # its lease gets no answer for 5 s.
                     "resources": {"limits": {"cpu": "700m"}},
                 },
                 "sharedMemory": "1Gi",
