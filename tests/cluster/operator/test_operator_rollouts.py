@@ -83,7 +83,7 @@ def test_a_revert_in_the_middle_of_a_rollout_keeps_the_pods_that_serve(kubectl, 
 
     kubectl.run("apply", "-f", "-", text=spec(namespace, replicas=2, contextLength=4096))
     survivor = in_the_middle(kubectl, namespace, served)
-    assert status_of(kubectl, namespace)["ready"] == "1/2"
+    eventually(lambda: status_of(kubectl, namespace)["ready"] == "1/2", "one of two pods ready")
 
     kubectl.run("apply", "-f", "-", text=spec(namespace, replicas=2))
     after = all_ready(kubectl, namespace, 2)
@@ -122,7 +122,7 @@ def test_another_change_in_the_middle_of_a_rollout_ends_only_pods_that_do_not_se
     assert condition(kubectl.get("glm5", "glm5", "-n", namespace), "Available")["status"] == "True"
     after = all_ready(kubectl, namespace, 2)
     assert survivor not in after
-    assert status_of(kubectl, namespace)["updatedReplicas"] == 2
+    eventually(lambda: status_of(kubectl, namespace)["updatedReplicas"] == 2, "two pods of the newest spec")
 
 
 def test_scaling_and_what_is_not_the_pods_leave_serving_pods_alone(kubectl, namespace, start_operator):
