@@ -96,7 +96,11 @@ def test_only_the_source_need_be_given(kubectl, namespace):
 def test_the_samples_are_accepted(kubectl, namespace):
     from harness import ROOT
 
-    for sample in sorted((ROOT / "manifests" / "samples").glob("*.yaml")):
+    samples = sorted((ROOT / "manifests" / "samples").glob("*.yaml"))
+    # KEDA's object is of an API that is not here: tests/cluster/test_keda.py applies it.
+    ours = [sample for sample in samples if "apiVersion: keda.sh/" not in sample.read_text()]
+    assert ROOT / "manifests" / "samples" / "glm5.yaml" in ours
+    for sample in ours:
         kubectl.run("apply", "--dry-run=server", "-n", namespace, "-f", str(sample))
 
 
