@@ -67,9 +67,8 @@ def build_settings(*, clusterwide: bool) -> kopf.OperatorSettings:
     settings.scanning.disabled = not clusterwide
     settings.posting.enabled = False
     # Kopf keeps a worker with its queue for each object, child, pod and event it has seen lately: a tenth of the
-    # operator's memory with 100 objects. Events of one object are gathered by the operator's own queue.
+    # operator's memory with 100 objects.
     settings.queueing.idle_timeout = 0.2
-    settings.queueing.batch_window = 0.01
     settings.persistence.diffbase_storage = NoEssence()
     settings.networking.connect_timeout = 10
     settings.networking.request_timeout = 60
