@@ -89,11 +89,11 @@ def build_prometheus_operator(layout: Layout) -> Path:
             ],
             what="building the Prometheus operator",
             log=layout.cache / "log" / "build-prometheus-operator.log",
-            env=_environment(),
+            env=environment(),
             cwd=module,
         )
         where = ["go", "list", "-m", "-f", "{{.Dir}}", PROMETHEUS_OPERATOR]
-        source = subprocess.run(where, cwd=module, env=_environment(), capture_output=True, text=True, check=True)
+        source = subprocess.run(where, cwd=module, env=environment(), capture_output=True, text=True, check=True)
         (whole / "crds").mkdir()
         for crd in Path(source.stdout.strip(), "example", "prometheus-operator-crd").glob("*.yaml"):
             shutil.copyfile(crd, whole / "crds" / crd.name)
@@ -101,7 +101,8 @@ def build_prometheus_operator(layout: Layout) -> Path:
     return target
 
 
-def _environment(**more: str) -> dict[str, str]:
+def environment(**more: str) -> dict[str, str]:
+    """The environment of Go's builds: programs without C libraries, by the Go that is installed."""
     return {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", **more}
 
 
@@ -126,7 +127,7 @@ def _go_build(layout: Layout, what: str, linker_flags: str, rest: list[str]) -> 
         ["go", "build", "-v", "-buildvcs=false", "-trimpath", "-ldflags", linker_flags, *rest],
         what=f"building {what}",
         log=layout.cache / "log" / f"build-{what}.log",
-        env=_environment(),
+        env=environment(),
         cwd=HERE,
     )
 
@@ -138,6 +139,6 @@ def _install(layout: Layout, name: str, made: Path) -> None:
         ["go", "install", "-v", "-trimpath", "-tags", tags, "-ldflags", "-s -w", f"{package}@{version(pin)}"],
         what=f"building {name}",
         log=layout.cache / "log" / f"build-{name}.log",
-        env=_environment(GOBIN=str(made)),
+        env=environment(GOBIN=str(made)),
         cwd=made,
     )
