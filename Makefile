@@ -88,22 +88,32 @@ bench-exporter: venv ## What the exporter costs at 8 ranks and 200 steps/s, into
 	$(BIN)/python -m glm5_mla.bench.exporter --out docs/benchmarks/exporter.json
 
 ##@ Measure (on a machine with a GPU and SGLang; PYTHON is that SGLang's)
-.PHONY: kernel bench-kernel bench-server bench-tables gpu-session
-BENCH_ARGUMENTS ?= --numerics --timing-rounds 6 --profile whole-pool --profile never-cuda \
-  --wave active-rows,whole-pool,never-flashinfer,never-cuda --wave never-cuda,untimed-cuda,sglang-triton
+.PHONY: kernel bench-kernel bench-server bench-eight bench-tables gpu-session
+# What these targets run: PYTHON with this package before what PYTHONPATH names.
+ON_CARD = PYTHONPATH=backend/src:$$PYTHONPATH $(PYTHON)
+BENCH_SERVER = $(ON_CARD) -m glm5_mla.bench.server --argument=--disable-prefill-cuda-graph \
+  --argument=--cuda-graph-bs-decode --argument=1 --argument=3 --argument=8 --argument=32
+BENCH_ARGUMENTS ?= --numerics --stamps --timing-rounds 14 --profile whole-pool --profile never-cuda \
+  --wave active-rows,whole-pool,never-flashinfer,never-cuda --wave sglang-triton,timed-1,untimed-1,timed-2,untimed-2
 SERVER_JSON := docs/benchmarks/server-h200.json
 bench-server: ## Decode steps of real servers by mode, context and batch, into docs/benchmarks/server-h200.json
-	PYTHONPATH=backend/src $(PYTHON) -m glm5_mla.bench.server --out $(SERVER_JSON) $(BENCH_ARGUMENTS) \
-	  --argument=--disable-prefill-cuda-graph --argument=--cuda-graph-bs-decode --argument=1 --argument=8 --argument=32
+	$(BENCH_SERVER) --out $(SERVER_JSON) $(BENCH_ARGUMENTS)
+
+# Tensor parallelism over GPUS= of this machine, 8 query heads each. 3 x 131,072 rows are what the pool holds.
+GPUS ?= 8
+EIGHT_ARGUMENTS ?= --wave never-cuda,never-flashinfer,active-rows,whole-pool --profile never-cuda --scrape never-cuda \
+  --cases 1x8000,8x8000,32x8000,1x131072,3x131072
+bench-eight: ## The same over 8 GPUs (GPUS=: another number), with all ranks' times, into docs/benchmarks/server-GPUSxh200.json
+	$(BENCH_SERVER) --out docs/benchmarks/server-$(GPUS)xh200.json --gpus $(GPUS) $(EIGHT_ARGUMENTS)
 
 bench-kernel: ## One layer of decode attention, ours and what else is installed, into docs/benchmarks/kernel-h200.json
-	PYTHONPATH=backend/src $(PYTHON) -m glm5_mla.bench.kernel --output docs/benchmarks/kernel-h200.json
+	$(ON_CARD) -m glm5_mla.bench.kernel --output docs/benchmarks/kernel-h200.json
 
-gpu-session: ## All that wants a card, in order and in bounded time, into OUT=build/gpu-session (STEPS=a,b: only those)
-	PYTHONPATH=backend/src $(PYTHON) hack/gpu_session.py --out $(or $(OUT),build/gpu-session) --only "$(STEPS)"
+gpu-session: ## All that wants cards, in lanes and bounded time, into OUT=build/gpu-session (STEPS=a,b: only those)
+	$(ON_CARD) hack/gpu_session.py --out $(or $(OUT),build/gpu-session) --only "$(STEPS)"
 
-bench-tables: ## Print the tables of docs/benchmarks/server-h200.md
-	$(PYTHON) hack/server_table.py $(SERVER_JSON)
+bench-tables: ## Print the tables of docs/benchmarks from their JSON (JSON=: another file)
+	$(PYTHON) hack/server_table.py $(or $(JSON),$(SERVER_JSON))
 
 ##@ Images
 .PHONY: images sglang-env test-triton

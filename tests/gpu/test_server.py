@@ -14,15 +14,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from glm5_mla.bench import mixed  # noqa: E402
-from glm5_mla.bench.served import SHAPE, WAYS, Server, Way, prompts  # noqa: E402
+from glm5_mla.bench.served import PORT_STEP, SHAPE, WAYS, Server, Way, prompts  # noqa: E402
 from glm5_mla.tiny_model.command import make  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA card")]
 
 VOCABULARY = 250
+PORT = 21000
 MIXED_SECONDS = float(os.environ.get("GLM5_MIXED_SECONDS", "60"))
 COMMON = ["--max-total-tokens", "60000", "--context-length", "16000", "--chunked-prefill-size", "2048"]
-COMMON += ["--mem-fraction-static", "0.5", "--cuda-graph-max-bs-decode", "8", "--disable-prefill-cuda-graph"]
+COMMON += ["--mem-fraction-static", "0.8", "--cuda-graph-max-bs-decode", "8", "--disable-prefill-cuda-graph"]
 MODES = ("never-cuda", "never-flashinfer", "active-rows", "whole-pool")
 EAGLE = ["--speculative-algorithm", "EAGLE", "--speculative-num-steps", "3", "--speculative-eagle-topk", "1"]
 EAGLE += ["--speculative-num-draft-tokens", "4"]
@@ -36,18 +37,18 @@ def servers(tmp_path_factory):
     nextn.mkdir()
     shape = {**SHAPE, "num_hidden_layers": 4, "first_k_dense_replace": 4, "num_nextn_predict_layers": 1}
     (nextn / "config.json").write_text(json.dumps(shape))
-    started = {}
-    for i, mode in enumerate(MODES):
-        started[mode] = Server(WAYS[mode], work / "tiny", work, 31000 + 500 * i, COMMON)
-    paged = Way("paged", "flashinfer", "Never", "auto", page_size=64)
-    paged_whole_pool = Way("paged-whole-pool", "flashinfer", "WholePool", "flashinfer", page_size=64)
-    started["paged-whole-pool"] = Server(paged_whole_pool, work / "tiny", work, 35500, COMMON)
-    started["paged"] = Server(paged, work / "tiny", work, 34000, COMMON)
-    eager = Way("eager", "flashinfer", "Never", "auto")
-    started["eager"] = Server(eager, work / "tiny", work, 34500, [*COMMON, "--disable-cuda-graph"])
-    speculative = Way("speculative", "flashinfer", "Never", "auto")
     drafting = [*COMMON, *EAGLE, "--load-format", "dummy", "--speculative-draft-model-path", str(nextn)]
-    started["speculative"] = Server(speculative, nextn, work, 35000, drafting)
+    wanted = [
+        *((WAYS[mode], work / "tiny", COMMON) for mode in MODES),
+        (Way("paged", "flashinfer", "Never", "auto", page_size=64), work / "tiny", COMMON),
+        (Way("paged-whole-pool", "flashinfer", "WholePool", "flashinfer", page_size=64), work / "tiny", COMMON),
+        (Way("eager", "flashinfer", "Never", "auto"), work / "tiny", [*COMMON, "--disable-cuda-graph"]),
+        (Way("speculative", "flashinfer", "Never", "auto"), nextn, drafting),
+    ]
+    started = {
+        way.name: Server(way, model, work, PORT + PORT_STEP * i, arguments)
+        for i, (way, model, arguments) in enumerate(wanted)
+    }
     deadline = time.time() + 420
     failures = {}
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import gzip
 import json
+import statistics
 import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,7 +47,8 @@ def compare(server: Server, batch: int, context: int, work: Path) -> dict[str, A
     after = server.figures()
     server.generate(ids, 8)  # the profiler stops and writes when it has seen enough forwards
     trace = _wait_for_trace(folder)
-    traced = figures(kernels(trace))
+    found = kernels(trace)
+    traced = figures(found)
     result: dict[str, Any] = {
         "way": server.way.name,
         "batch": batch,
@@ -60,12 +62,18 @@ def compare(server: Server, batch: int, context: int, work: Path) -> dict[str, A
         result[f"{name}_ms_profiler"] = round(traced[name], 4)
         if traced[name]:
             result[f"{name}_difference_percent"] = round((exported - traced[name]) / traced[name] * 100, 2)
+    if traced["attention_with_gap"]:
+        with_gap = traced["attention_with_gap"]
+        result["attention_ms_profiler_with_gap"] = round(with_gap, 4)
+        difference = (result["attention_ms_exported"] - with_gap) / with_gap
+        result["attention_with_gap_difference_percent"] = round(difference * 100, 2)
+    result["attention_us"] = attention_spans(found)
     return result
 
 
 def _wait_for_trace(folder: Path) -> Path:
     for _ in range(120):
-        files = list(folder.rglob("*.json.gz"))
+        files = list(folder.rglob("*-TP-0*.json.gz"))
         if files:
             time.sleep(1.0)  # it may still be written
             return files[0]
@@ -86,16 +94,84 @@ def kernels(trace: Path) -> list[Kernel]:
 
 
 def figures(found: list[Kernel]) -> dict[str, float]:
-    """Return means over the whole steps of a trace: `steps`, and in milliseconds `step`, `cast`, `attention`."""
-    starts = [i for i, kernel in enumerate(found) if "stamp_start" in kernel.name]
+    """Return means over the whole steps of a trace: `steps`, and in milliseconds `step`, `cast`, `attention`.
+
+    `attention_with_gap` adds to the attention's kernels the time in front of each in which no kernel ran: what a step
+    pays for attention. It is taken from the layers without stamps.
+    """
+    steps, role = _steps(found), _roles(found)
+    sums: dict[str, float] = defaultdict(float)
+    for start, end in steps:
+        sums["step"] += found[end].start + found[end].duration - found[start].start
+        for kernel in found[start : end + 1]:
+            sums[role.get((kernel.name, kernel.grid), "other")] += kernel.duration
+    count = max(1, len(steps))
+    means = {name: sums[name] / count / 1e3 for name in ("step", "cast", "attention")}
+    spans = [span for span in _attention(found) if not span.watched]
+    layers = len(_attention(found)) / count
+    gap = statistics.median(span.before for span in spans) if spans else 0.0
+    return {"steps": len(steps), **means, "attention_with_gap": means["attention"] + layers * gap / 1e3}
+
+
+class Span(NamedTuple):
+    """A layer's attention in a trace, in microseconds: its kernels, and the pauses before and after them."""
+
+    watched: bool
+    """Whether stamps stand around it."""
+    before: float
+    kernels: float
+    after: float
+
+
+def attention_spans(found: list[Kernel]) -> dict[str, dict[str, float]]:
+    """Return the medians of what `Span` holds, for layers with stamps around them and for the others."""
+    spans = _attention(found)
+    return {
+        name: {field: round(statistics.median(getattr(span, field) for span in some), 2) for field in Span._fields[1:]}
+        for name, watched in (("watched", True), ("other", False))
+        if (some := [span for span in spans if span.watched is watched])
+    }
+
+
+def _attention(found: list[Kernel]) -> list[Span]:
+    role = _roles(found)
+    spans = []
+    for start, end in _steps(found):
+        at = start + 1
+        while at < end:
+            first = at
+            while at < end and role.get((found[at].name, found[at].grid)) == "attention":
+                at += 1
+            if at == first:
+                at += 1
+                continue
+            previous, last, after = found[first - 1], found[at - 1], found[at]
+            spans.append(
+                Span(
+                    watched="stamp" in previous.name,
+                    before=found[first].start - previous.start - previous.duration,
+                    kernels=last.start + last.duration - found[first].start,
+                    after=after.start - last.start - last.duration,
+                )
+            )
+    return spans
+
+
+def _steps(found: list[Kernel]) -> list[tuple[int, int]]:
+    """Return where the whole steps of a trace begin and end."""
     ends = [i for i, kernel in enumerate(found) if "stamp_end" in kernel.name]
     steps = []
-    for start in starts:
+    for start in (i for i, kernel in enumerate(found) if "stamp_start" in kernel.name):
         at = bisect.bisect(ends, start)
         if at < len(ends):
             steps.append((start, ends[at]))
+    return steps
+
+
+def _roles(found: list[Kernel]) -> dict[tuple[str, str], str]:
+    """Return which kernels, by name and grid, are cast and attention: those between the marks of a watched layer."""
     role: dict[tuple[str, str], str] = {}
-    for start, end in steps[:1]:
+    for start, end in _steps(found)[:1]:
         pending: list[tuple[str, str]] | None = None
         for kernel in found[start : end + 1]:
             if "stamp_mark" in kernel.name:
@@ -106,10 +182,4 @@ def figures(found: list[Kernel]) -> dict[str, float]:
                 pending = [] if "stamp_cast" in kernel.name else None
             elif pending is not None:
                 pending.append((kernel.name, kernel.grid))
-    sums: dict[str, float] = defaultdict(float)
-    for start, end in steps:
-        sums["step"] += found[end].start + found[end].duration - found[start].start
-        for kernel in found[start : end + 1]:
-            sums[role.get((kernel.name, kernel.grid), "other")] += kernel.duration
-    count = max(1, len(steps))
-    return {"steps": len(steps), **{name: sums[name] / count / 1e3 for name in ("step", "cast", "attention")}}
+    return role

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from glm5_mla.timing.rankreader import Snapshot
 
 VOCABULARY = 32000
+PORT_STEP = 20
+"""Servers side by side get ports this far apart; NCCL's is half of it above a server's own."""
 
 # Dense MLA with the shapes that one of 8 GPUs has of GLM-5: 78 layers, 8 query heads, latent 512 + 64. The hidden size
 # and the MLPs are small, so that attention and casts are what a step is made of.
@@ -76,7 +78,7 @@ SPARSE = {
 
 
 class Way(NamedTuple):
-    """A way to serve that is measured."""
+    """A way to serve that is measured. `pool`: rows of its KV pool, where they are not what the run asks for."""
 
     name: str
     backend: str
@@ -86,6 +88,7 @@ class Way(NamedTuple):
     sparse: bool = False
     page_size: int = 1
     tensor_parallel: int = 1
+    pool: int | None = None
 
     @property
     def model(self) -> str:
@@ -101,11 +104,14 @@ WAYS = {
         Way("never-triton", "flashinfer", "Never", "triton"),
         Way("active-rows", "flashinfer", "ActiveRows", "flashinfer"),
         Way("whole-pool", "flashinfer", "WholePool", "flashinfer"),
-        Way("untimed-cuda", "flashinfer", "Never", "cuda", timing=False),
-        Way("untimed-flashinfer", "flashinfer", "Never", "flashinfer", timing=False),
+        # What the timing costs: two servers with it and two without; equal ones differ too, and that shows.
+        *(
+            Way(f"{which}-{number}", "flashinfer", "Never", "cuda", timing=which == "timed", pool=65_536)
+            for number in (1, 2)
+            for which in ("timed", "untimed")
+        ),
         Way("sglang-triton", "triton", None, "sglang-triton", timing=False),
         Way("sparse", "dsa", None, "sglang-dsa", sparse=True, page_size=64),
-        Way("never-cuda-tp2", "flashinfer", "Never", "cuda", tensor_parallel=2),
     )
 }
 
@@ -145,12 +151,16 @@ class Server:
             "GLM5_KERNEL": "auto" if way.kv_cast is None else way.kernel,
             "GLM5_STEP_TIMING": "on" if way.timing else "off",
             "HF_HUB_OFFLINE": "1",
+            # Servers that start side by side fill the GPUs at different times, which SGLang takes for a fault.
+            "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "false",
         }
         if way.kv_cast is not None:
             environment["GLM5_KV_CAST"] = way.kv_cast
         command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)]
         command += ["--attention-backend", way.backend, "--kv-cache-dtype", "fp8_e4m3", "--skip-tokenizer-init"]
         command += ["--grammar-backend", "none", "--skip-server-warmup", "--host", "127.0.0.1", "--port", str(port)]
+        # Left to itself, SGLang picks a port for NCCL that another server may pick before it is bound.
+        command += ["--nccl-port", str(port + PORT_STEP // 2)]
         command += ["--page-size", str(way.page_size), "--tp-size", str(way.tensor_parallel)]
         with self.log.open("w") as log:
             self._process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""`make bench-server`: decode steps of real SGLang servers on one GPU, by way of serving, context and batch.
+"""`make bench-server`: decode steps of real SGLang servers on one GPU or more, by way of serving, context and batch.
 
 Every figure is taken from a server in which the backend is loaded as in production. Times of a step come from what the
 rank exported over the run (sum over count); the client's own clock stands beside them, and the client's tokens are
@@ -19,15 +19,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glm5_mla.bench import profile
+from glm5_mla.bench import profile, stamps
 from glm5_mla.bench.numerics import numerics
-from glm5_mla.bench.served import WAYS, Server, Way, prompts, write_model
+from glm5_mla.bench.scrapes import scrape
+from glm5_mla.bench.served import PORT_STEP, WAYS, Server, Way, prompts, write_model
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from glm5_mla.timing.rankreader import Snapshot
 
+PROFILED_CONTEXTS = (8_000, 64_000)
 CASES = ((1, 1_000), (1, 8_000), (1, 64_000), (1, 131_072), (8, 8_000), (32, 8_000))
 SHORT = 8
 SECONDS_A_CASE = 3.0
@@ -66,6 +68,7 @@ def measure(server: Server, batch: int, context: int) -> dict[str, Any]:
             {f"{name}_ms": _ms(_mean(first, last, name)) for name in ("step", "interval", "cast", "attention")}
             for first, last in zip(before, after, strict=True)
         ]
+        row["skew_percent"] = {name: skew(row["ranks"], f"{name}_ms") for name in ("step", "attention")}
     client_tokens = short.output_tokens + long.output_tokens - 2 * batch
     return row | {
         "step_ms": _ms(step),
@@ -79,6 +82,12 @@ def measure(server: Server, batch: int, context: int) -> dict[str, Any]:
     }
 
 
+def skew(ranks: Sequence[dict[str, float]], name: str) -> float:
+    """Return by how much the slowest rank's mean is above the fastest's, in percent of the fastest's."""
+    values = [rank[name] for rank in ranks]
+    return round((max(values) / min(values) - 1) * 100, 2) if min(values) else 0.0
+
+
 def _mean(before: Snapshot, after: Snapshot, name: str) -> float:
     first, last = before.histograms[name], after.histograms[name]
     count = last.count - first.count
@@ -89,26 +98,45 @@ def _ms(seconds: float) -> float:
     return round(seconds * 1e3, 4)
 
 
-def timing_cost(timed: Server, untimed: Server, context: int, rounds: int) -> dict[str, Any]:
-    """Compare two servers that differ only in the timing, request by request in turn: the client's time of a step."""
-    steps = 192
+def timing_cost(timed: Sequence[Server], untimed: Sequence[Server], context: int, rounds: int) -> dict[str, Any]:
+    """Compare servers that differ only in the timing, by the client's time of a step.
+
+    Every round asks each server once, in an order that turns from round to round; what counts is the difference within
+    a round, so that what drifts cancels. Two servers that are the same differ too (they lie elsewhere in memory): that
+    is how far the cost can be told.
+    """
+    steps = 256
     ids = prompts(1, context)
-    spans: dict[str, list[float]] = {"on": [], "off": []}
-    for server in (timed, untimed):
+    servers = [*timed, *untimed]
+    spans: dict[str, list[float]] = {server.way.name: [] for server in servers}
+    for server in servers:
         server.generate(ids, SHORT)
-    for _ in range(rounds):
-        for which, server in (("on", timed), ("off", untimed)):
+    for number in range(rounds):
+        turn = number // 2 % len(servers)
+        order = servers[turn:] + servers[:turn]
+        for server in order if number % 2 else reversed(order):
             short = server.generate(ids, SHORT)
-            spans[which].append((server.generate(ids, SHORT + steps).seconds - short.seconds) / steps)
-    on, off = (statistics.median(spans[which]) for which in ("on", "off"))
+            spans[server.way.name].append((server.generate(ids, SHORT + steps).seconds - short.seconds) / steps)
+    on, off = ([spans[server.way.name] for server in side] for side in (timed, untimed))
+    differences = [
+        statistics.mean(with_it) - statistics.mean(without)
+        for with_it, without in zip(zip(*on, strict=True), zip(*off, strict=True), strict=True)
+    ]
+    base = statistics.median(span for side in off for span in side)
+    error = statistics.stdev(differences) / len(differences) ** 0.5 if rounds > 1 else 0.0
+    medians = {name: statistics.median(found) for name, found in spans.items()}
     return {
-        "way": timed.way.name,
         "context": context,
         "rounds": rounds,
-        "on_ms": _ms(on),
-        "off_ms": _ms(off),
-        "cost_percent": round((on - off) / off * 100, 2),
-        "spread_percent": round((max(spans["off"]) - min(spans["off"])) / off * 100, 2),
+        "steps": steps,
+        "median_ms": {name: _ms(median) for name, median in medians.items()},
+        "cost_percent": round(statistics.median(differences) / base * 100, 2),
+        "standard_error_percent": round(error / base * 100, 2),
+        "equal_servers_differ_percent": {
+            name: round((max(found) - min(found)) / base * 100, 2)
+            for name, side in (("timed", timed), ("untimed", untimed))
+            for found in [[medians[server.way.name] for server in side]]
+        },
     }
 
 
@@ -158,17 +186,23 @@ class Report:
 def start(
     ways: Sequence[Way], work: Path, arguments: Sequence[str], args: argparse.Namespace, report: Report
 ) -> list[Server]:
-    """Start servers side by side on the GPU (idle ones take none of its time); report those that don't come up."""
+    """Start servers side by side on the same GPUs, of which idle ones take no time; report those that don't come up."""
     begin = time.time()
     starting = [
-        Server(way, write_model(work, way, args.layers), work, args.port + 1000 * i, arguments)
+        Server(
+            way,
+            write_model(work, way, args.layers),
+            work,
+            args.port + PORT_STEP * i,
+            ["--max-total-tokens", str(way.pool or args.pool), *arguments],
+        )
         for i, way in enumerate(ways)
     ]
     running = []
     try:
         for server in starting:
             try:
-                server.wait(begin + 420)
+                server.wait(begin + args.start_limit)
                 running.append(server)
                 print(f"{server.way.name} up after {time.time() - begin:.0f} s", flush=True)
             except RuntimeError as error:
@@ -181,36 +215,62 @@ def start(
     return running
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the arguments ask for; 1 when a server did not start."""
+def shapes(text: str) -> tuple[tuple[int, int], ...]:
+    """Read cases such as 1x8000,32x8000: batch and context."""
+    try:
+        return tuple((int(batch), int(context)) for batch, context in (case.split("x") for case in text.split(",")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not BATCHxCONTEXT,..., such as 1x8000,32x8000") from None
+
+
+def arguments_parser() -> argparse.ArgumentParser:
+    """Return the parser of the program's arguments."""
     parser = argparse.ArgumentParser(prog="bench-server", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     parser.add_argument(
         "--wave", action="append", default=[], metavar="WAY,WAY", help=f"servers to run side by side: {', '.join(WAYS)}"
     )
-    parser.add_argument("--port", type=int, default=30000, help="of the first server; the next ones' are 1000 apart")
+    parser.add_argument("--gpus", type=int, default=1, help="tensor parallelism of every server; 8 query heads a GPU")
+    parser.add_argument(
+        "--port", type=int, default=30000, help=f"of the first server; the next ones' are {PORT_STEP} apart"
+    )
     parser.add_argument("--layers", type=int, default=78)
     parser.add_argument("--pool", type=int, default=495_552, help="rows of the KV pool")
-    parser.add_argument("--max-context", type=int, default=131_072, help="leave out longer cases")
-    parser.add_argument("--max-batch", type=int, default=32, help="leave out larger cases")
+    parser.add_argument("--cases", type=shapes, default=CASES, metavar="BATCHxCONTEXT,...", help="what to measure")
+    parser.add_argument("--start-limit", type=float, default=420, metavar="SECONDS", help="for the servers of a wave")
+    parser.add_argument("--work", type=Path, help="folder for the servers' logs (default: a temporary one)")
     parser.add_argument("--numerics", action="store_true", help="errors of the kernels first")
+    parser.add_argument("--stamps", action="store_true", help="what the stamps of the timing add to a graph first")
     parser.add_argument("--profile", action="append", default=[], metavar="WAY", help="compare with torch's profiler")
+    parser.add_argument("--scrape", action="append", default=[], metavar="WAY", help="time the exporter with its ranks")
     parser.add_argument(
-        "--timing-rounds", type=int, default=0, help="compare a wave's timed server with its untimed one"
+        "--timing-rounds", type=int, default=0, help="compare a wave's timed-... servers with its untimed-... ones"
     )
     parser.add_argument("--argument", action="append", default=[], help="further argument for SGLang")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the arguments ask for; 1 when a server did not start or a measurement failed."""
+    parser = arguments_parser()
     args = parser.parse_args(arguments)
+    named = {name for wave in args.wave for name in wave.split(",")}
+    for unknown in sorted((named | set(args.profile) | set(args.scrape)) - set(WAYS)):
+        parser.error(f"there is no way to serve named {unknown}; there are {', '.join(WAYS)}")
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     report = Report(args.out)
     if args.numerics:
         for result in numerics():
             report.add("numerics", result)
-    with tempfile.TemporaryDirectory(prefix="glm5-bench-") as folder:
-        work = Path(folder)
-        fixed = ["--load-format", "dummy", "--max-total-tokens", str(args.pool)]
-        fixed += ["--context-length", "200000"]
+    if args.stamps:
+        report.add("stamps", stamps.cost())
+    with contextlib.ExitStack() as stack:
+        work = args.work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="glm5-bench-")))
+        fixed = ["--load-format", "dummy", "--context-length", "200000"]
         fixed += ["--chunked-prefill-size", "8192", "--max-running-requests", "32", *args.argument]
         for wave in args.wave:
-            servers = start([WAYS[name] for name in wave.split(",")], work, fixed, args, report)
+            ways = [WAYS[name]._replace(tensor_parallel=args.gpus) for name in wave.split(",")]
+            servers = start(ways, work, fixed, args, report)
             try:
                 run_wave(servers, work, args, report)
             finally:
@@ -220,22 +280,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_wave(servers: Sequence[Server], work: Path, args: argparse.Namespace, report: Report) -> None:
-    """Measure the servers of a wave one after the other."""
+    """Measure the servers of a wave one after the other; what fails is reported and keeps nothing else from running."""
+
+    def attempt(server: Server, section: str, measurement: Callable[..., dict[str, Any]], *arguments: Any) -> None:
+        try:
+            report.add(section, measurement(*arguments))
+        except Exception as error:
+            where = {"way": server.way.name, "section": section, "of": str(arguments[1:])}
+            report.add("failures", where | {"error": f"{type(error).__name__}: {error}"[-1000:]})
+
+    timed = [server for server in servers if server.way.name.startswith("timed-")]
+    untimed = [server for server in servers if server.way.name.startswith("untimed-")]
     for server in servers:
-        if server.way.name.startswith("untimed"):
+        if server in timed or server in untimed:
             continue
-        for batch, context in CASES:
-            if batch <= args.max_batch and context <= args.max_context:
-                report.add("rows", measure(server, batch, context))
+        for batch, context in args.cases:
+            attempt(server, "rows", measure, server, batch, context)
+        if server.way.name in args.scrape:
+            attempt(server, "scrapes", scrape, server, max(context for _, context in args.cases if context <= 8_000))
         if server.way.name in args.profile:
-            for batch, context in ((1, 8_000), (1, 64_000)):
-                if context <= args.max_context:
-                    report.add("profiler", profile.compare(server, batch, context, work))
-        for untimed in servers:
-            if args.timing_rounds and untimed.way == server.way._replace(name=untimed.way.name, timing=False):
-                report.add(
-                    "timing_cost", timing_cost(server, untimed, min(8_000, args.max_context), args.timing_rounds)
-                )
+            for context in PROFILED_CONTEXTS:
+                if context <= max(context for _, context in args.cases):
+                    attempt(server, "profiler", profile.compare, server, 1, context, work)
+    if args.timing_rounds and timed and untimed:
+        attempt(timed[0], "timing_cost", timing_cost, timed, untimed, 8_000, args.timing_rounds)
 
 
 if __name__ == "__main__":
