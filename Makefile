@@ -99,12 +99,10 @@ SERVER_JSON := docs/benchmarks/server-h200.json
 bench-server: ## Decode steps of real servers by mode, context and batch, into docs/benchmarks/server-h200.json
 	$(BENCH_SERVER) --out $(SERVER_JSON) $(BENCH_ARGUMENTS)
 
-# Tensor parallelism over GPUS= of this machine, 8 query heads each. 3 x 131,072 rows are what the pool holds.
-GPUS ?= 8
-EIGHT_ARGUMENTS ?= --wave never-cuda,never-flashinfer,active-rows,whole-pool --profile never-cuda --scrape never-cuda \
-  --cases 1x8000,8x8000,32x8000,1x131072,3x131072
-bench-eight: ## The same over 8 GPUs (GPUS=: another number), with all ranks' times, into docs/benchmarks/server-GPUSxh200.json
-	$(BENCH_SERVER) --out docs/benchmarks/server-$(GPUS)xh200.json --gpus $(GPUS) $(EIGHT_ARGUMENTS)
+EIGHT_OUT := build/bench-eight
+bench-eight: ## Decode steps over all GPUs of this machine (tensor parallel), into docs/benchmarks/gpus-N.json
+	$(ON_CARD) hack/gpu_session.py --out $(EIGHT_OUT) --only bench-gpus
+	cp $(EIGHT_OUT)/gpus-*.json docs/benchmarks/
 
 bench-kernel: ## One layer of decode attention, ours and what else is installed, into docs/benchmarks/kernel-h200.json
 	$(ON_CARD) -m glm5_mla.bench.kernel --output docs/benchmarks/kernel-h200.json
@@ -112,8 +110,8 @@ bench-kernel: ## One layer of decode attention, ours and what else is installed,
 gpu-session: ## All that wants cards, in lanes and bounded time, into OUT=build/gpu-session (STEPS=a,b: only those)
 	$(ON_CARD) hack/gpu_session.py --out $(or $(OUT),build/gpu-session) --only "$(STEPS)"
 
-bench-tables: ## Print the tables of docs/benchmarks from their JSON (JSON=: another file)
-	$(PYTHON) hack/server_table.py $(or $(JSON),$(SERVER_JSON))
+bench-tables: ## Print the tables of docs/benchmarks from their JSON (JSON=: another file; NEW=: merge these runs into it first)
+	$(PYTHON) hack/server_table.py $(or $(JSON),$(SERVER_JSON)) $(NEW)
 
 ##@ Images
 .PHONY: images sglang-env test-triton

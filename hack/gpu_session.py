@@ -98,11 +98,28 @@ STEPS = (
     Step(
         "bench-gpus",
         ALL,
-        420,
+        560,
         (
-            *(*BENCH_SERVER, *GRAPHS, "--out", "OUT/gpus.json", "--work", "OUT/details/bench-gpus", "--port", "30600"),
-            *("--gpus", "GPUS", "--wave", "never-cuda,active-rows,whole-pool"),
-            *("--cases", "1x8000,8x8000,32x8000,1x131072", "--profile", "never-cuda", "--scrape", "never-cuda"),
+            *(
+                *BENCH_SERVER,
+                *GRAPHS,
+                "--out",
+                "OUT/gpus-GPUS.json",
+                "--work",
+                "OUT/details/bench-gpus",
+                "--port",
+                "30600",
+            ),
+            *("--gpus", "GPUS", "--wave", "never-cuda,active-rows,whole-pool,never-flashinfer"),
+            # At 131,072 the pool holds three.
+            *(
+                "--cases",
+                "1x8000,8x8000,32x8000,1x131072,3x131072",
+                "--profile",
+                "never-cuda",
+                "--scrape",
+                "never-cuda",
+            ),
             # Plain NCCL: SGLang's own all-reduce and FlashInfer's fused one use ways that not every machine allows.
             *("--argument=--disable-custom-all-reduce", "--argument=--enforce-disable-flashinfer-allreduce-fusion"),
         ),

@@ -1,8 +1,38 @@
-"""Prints the tables of docs/benchmarks/server-h200.md from server-h200.json: `make bench-tables`."""
+"""Prints the tables of docs/benchmarks/server-h200.md from its JSON: `make bench-tables`.
+
+    python hack/server_table.py JSON [NEW.json ...]
+
+Further files are the results of later runs, which are merged into JSON first: a case measured anew takes the place of
+the old one, and so does each section of a run. Every row tells its run by the date that stands under `runs`.
+"""
 
 import json
 import sys
 from pathlib import Path
+
+SECTIONS = ("numerics", "profiler", "timing_cost", "stamps", "scrapes")
+ABOUT = ("machine", "versions", "model", "arguments")
+
+
+def merge(into: dict, new: dict) -> None:
+    """Take the rows and sections of a run into the results."""
+    for results in (into, new):
+        for row in results["rows"]:
+            row.setdefault("run", results["date"])
+    into.setdefault("runs", {into["date"]: about(into)})[new["date"]] = about(new)
+    measured = {case(row): row for row in new["rows"]}
+    into["rows"] = [measured.pop(case(row), row) for row in into["rows"]] + list(measured.values())
+    into.update({section: new[section] for section in SECTIONS if section in new})
+
+
+def about(results: dict) -> dict:
+    """Give what a run was made on and with."""
+    return {name: results[name] for name in ABOUT if name in results}
+
+
+def case(row: dict) -> tuple:
+    """Give what is measured once: a way of serving, batch and context."""
+    return way(row), row["batch"], row["context"]
 
 
 def way(row: dict) -> str:
@@ -21,18 +51,46 @@ def parts(row: dict) -> str:
     return "-" if row["base_ms"] is None else f"{row['cast_ms']:.2f} / {row['attention_ms']:.2f} / {row['base_ms']:.2f}"
 
 
-def main(path: Path) -> None:
-    """Print both tables: a way of serving a line, a case a column."""
-    rows = {(way(row), row["batch"], row["context"]): row for row in json.loads(path.read_text())["rows"]}
+def skew(row: dict) -> str:
+    """Give by how much the slowest rank is above the fastest."""
+    return (
+        f"{row['skew_percent']['step']:.2f} / {row['skew_percent']['attention']:.2f}" if "skew_percent" in row else "-"
+    )
+
+
+TABLES = (
+    ("ms a step (tok/s)", step),
+    ("ms in casts / attention / the rest", parts),
+    ("% between slowest and fastest rank: step / attention", skew),
+)
+
+
+def tables(results: dict) -> str:
+    """Make the tables: a way of serving a line, a case a column; one that would say nothing is left out."""
+    rows = {case(row): row for row in results["rows"]}
     cases = sorted({(batch, context) for _, batch, context in rows})
-    for title, cell in (("ms a step (tok/s)", step), ("ms in casts / attention / the rest", parts)):
-        print(f"| {title} | " + " | ".join(f"{batch} x {context:,}" for batch, context in cases) + " |")
-        print("|---|" + "---|" * len(cases))
+    text = ""
+    for title, cell in TABLES:
+        cells = {key: cell(row) for key, row in rows.items()}
+        if set(cells.values()) <= {"-"}:
+            continue
+        text += f"| {title} | " + " | ".join(f"{batch} x {context:,}" for batch, context in cases) + " |\n"
+        text += "|---|" + "---|" * len(cases) + "\n"
         for name in dict.fromkeys(name for name, _, _ in rows):
-            found = [rows.get((name, *case)) for case in cases]
-            print(f"| {name} | " + " | ".join("-" if row is None else cell(row) for row in found) + " |")
-        print()
+            text += f"| {name} | " + " | ".join(cells.get((name, *each), "-") for each in cases) + " |\n"
+        text += "\n"
+    return text
+
+
+def main(path: Path, *new: Path) -> None:
+    """Merge, write when there was something to merge, and print the tables."""
+    results = json.loads(path.read_text())
+    for each in new:
+        merge(results, json.loads(each.read_text()))
+    if new:
+        path.write_text(json.dumps(results, indent=1) + "\n")
+    print(tables(results), end="")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))

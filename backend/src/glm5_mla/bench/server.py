@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from glm5_mla.bench import profile, stamps
 from glm5_mla.bench.numerics import numerics
 from glm5_mla.bench.scrapes import scrape
-from glm5_mla.bench.served import PORT_STEP, WAYS, Server, Way, prompts, write_model
+from glm5_mla.bench.served import PORT_STEP, SHAPE, WAYS, Server, Way, prompts, write_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from glm5_mla.timing.rankreader import Snapshot
 
 PROFILED_CONTEXTS = (8_000, 64_000)
+MIDDLE = 64_000
+"""Cases with a longer context come last."""
 CASES = ((1, 1_000), (1, 8_000), (1, 64_000), (1, 131_072), (8, 8_000), (32, 8_000))
 SHORT = 8
 SECONDS_A_CASE = 3.0
@@ -259,6 +261,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"there is no way to serve named {unknown}; there are {', '.join(WAYS)}")
     args.out.parent.mkdir(parents=True, exist_ok=True)
     report = Report(args.out)
+    report.content["model"] = {
+        "layers": args.layers,
+        "query_heads_a_gpu": SHAPE["num_attention_heads"],
+        "hidden_size": SHAPE["hidden_size"],
+        "experts": 0,
+        "weights": "dummy",
+        "pool_rows": args.pool,
+    }
+    report.content["arguments"] = args.argument
     if args.numerics:
         for result in numerics():
             report.add("numerics", result)
@@ -291,19 +302,23 @@ def run_wave(servers: Sequence[Server], work: Path, args: argparse.Namespace, re
 
     timed = [server for server in servers if server.way.name.startswith("timed-")]
     untimed = [server for server in servers if server.way.name.startswith("untimed-")]
-    for server in servers:
-        if server in timed or server in untimed:
-            continue
-        for batch, context in args.cases:
+    measured = [server for server in servers if server not in timed and server not in untimed]
+    usual = min(8_000, max(context for _, context in args.cases))
+    # One case with all servers after the other, long ones last: a run that is cut short has whole comparisons.
+    for batch, context in (case for case in args.cases if case[1] <= MIDDLE):
+        for server in measured:
             attempt(server, "rows", measure, server, batch, context)
+    for server in measured:
         if server.way.name in args.scrape:
-            attempt(server, "scrapes", scrape, server, max(context for _, context in args.cases if context <= 8_000))
-        if server.way.name in args.profile:
-            for context in PROFILED_CONTEXTS:
-                if context <= max(context for _, context in args.cases):
-                    attempt(server, "profiler", profile.compare, server, 1, context, work)
+            attempt(server, "scrapes", scrape, server, usual)
+        for context in (context for batch, context in args.cases if batch == 1 and context in PROFILED_CONTEXTS):
+            if server.way.name in args.profile:
+                attempt(server, "profiler", profile.compare, server, 1, context, work)
     if args.timing_rounds and timed and untimed:
-        attempt(timed[0], "timing_cost", timing_cost, timed, untimed, 8_000, args.timing_rounds)
+        attempt(timed[0], "timing_cost", timing_cost, timed, untimed, usual, args.timing_rounds)
+    for batch, context in (case for case in args.cases if case[1] > MIDDLE):
+        for server in measured:
+            attempt(server, "rows", measure, server, batch, context)
 
 
 if __name__ == "__main__":
