@@ -56,7 +56,7 @@ STEPS = (
         (*PYTEST, "tests/gpu/test_server.py", "--basetemp", "OUT/details/servers-test"),
         {"GLM5_MIXED_SECONDS": "480"},
     ),
-    Step("kernels", KERNELS, 240, (*PYTEST, KERNEL_TESTS, "tests/gpu/test_device_clock.py")),
+    Step("kernels", KERNELS, 240, (*PYTEST, KERNEL_TESTS)),
     Step("sparse-check", KERNELS, 300, (*PYTEST, "tests/gpu/test_sparse.py", "--basetemp", "OUT/details/sparse-test")),
     Step("numerics", KERNELS, 120, (*BENCH_SERVER, "--out", "OUT/numerics.json", "--numerics")),
     *(
