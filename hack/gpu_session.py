@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+CLI = ("-c", "import sys; from glm5_mla.cli import main; sys.exit(main())")
 PYTEST = ("-m", "pytest", "-m", "gpu", "-rs", "--durations=8", "-p", "no:cacheprovider")
 KERNEL_TESTS = "tests/gpu/test_kernels.py"
 BENCH_SERVER = ("-m", "glm5_mla.bench.server", "--argument=--disable-prefill-cuda-graph", "--start-limit", "300")
@@ -56,6 +57,8 @@ STEPS = (
         (*PYTEST, "tests/gpu/test_server.py", "--basetemp", "OUT/details/servers-test"),
         {"GLM5_MIXED_SECONDS": "480"},
     ),
+    Step("audit", KERNELS, 60, (*CLI, "audit")),
+    Step("doctor", KERNELS, 120, (*CLI, "doctor")),
     Step("kernels", KERNELS, 240, (*PYTEST, KERNEL_TESTS)),
     Step("sparse-check", KERNELS, 300, (*PYTEST, "tests/gpu/test_sparse.py", "--basetemp", "OUT/details/sparse-test")),
     Step("numerics", KERNELS, 120, (*BENCH_SERVER, "--out", "OUT/numerics.json", "--numerics")),
