@@ -112,6 +112,7 @@ gpu-session: ## All that wants cards, in lanes and bounded time, into OUT=build/
 
 bench-tables: ## Print the tables of docs/benchmarks from their JSON (JSON=: another file; NEW=: merge these runs into it first)
 	$(PYTHON) hack/server_table.py $(or $(JSON),$(SERVER_JSON)) $(NEW)
+	$(PYTHON) hack/kernel_table.py docs/benchmarks/kernel-h200.json
 
 ##@ Images
 .PHONY: images sglang-env test-triton
