@@ -270,11 +270,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "pool_rows": args.pool,
     }
     report.content["arguments"] = args.argument
-    if args.numerics:
-        for result in numerics():
-            report.add("numerics", result)
-    if args.stamps:
-        report.add("stamps", stamps.cost())
+    for wanted, section, results in ((args.numerics, "numerics", numerics), (args.stamps, "stamps", stamps.cost)):
+        try:
+            for result in results() if wanted else ():
+                report.add(section, result)
+        except Exception as error:
+            report.add("failures", {"section": section, "error": f"{type(error).__name__}: {error}"[-1000:]})
     with contextlib.ExitStack() as stack:
         work = args.work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="glm5-bench-")))
         fixed = ["--load-format", "dummy", "--context-length", "200000"]
