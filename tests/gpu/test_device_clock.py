@@ -24,7 +24,7 @@ def clock():
 @pytest.fixture(scope="module")
 def work():
     """Something that takes about 30 us."""
-    source = torch.randn(1 << 23, device="cuda")
+    source = torch.randn(1 << 24, device="cuda")
     target = torch.empty_like(source)
     target.copy_(source)
     torch.cuda.synchronize()
