@@ -31,7 +31,7 @@ COLUMNS = (
 def table(rows: list[dict]) -> str:
     """Make the table: a shape a line, a kernel a column, ours with its goal beside it."""
     measured = {(row["batch"], row["context"], row["kernel"]): row for row in rows}
-    shapes = list(dict.fromkeys((row["batch"], row["context"]) for row in rows if row["batch"] is not None))
+    shapes = sorted({(row["batch"], row["context"]) for row in rows if row["batch"] is not None})
     kernels = [name for name in COLUMNS if any(name == kernel for _, _, kernel in measured)]
     heads = [head for name in kernels for head in ([f"**{name}**", "goal"] if name == OURS else [name])]
     text = "| batch x context | " + " | ".join(heads) + " |\n|---" + "|---" * len(heads) + "|\n"

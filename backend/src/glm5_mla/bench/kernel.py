@@ -33,8 +33,8 @@ POOL_ROWS = 495_552
 SPARSE_ROWS = 2_048
 """Rows that GLM-5's sparse attention picks for a query."""
 SHAPES = (
-    *((1, 1_024), (1, 8_192), (1, 32_768), (1, 131_072), (8, 8_192), (32, 8_192), (64, 4_096)),
     *((1, SPARSE_ROWS), (8, SPARSE_ROWS), (32, SPARSE_ROWS)),
+    *((1, 1_024), (1, 8_192), (1, 32_768), (1, 131_072), (8, 8_192), (32, 8_192), (64, 4_096)),
 )
 SCALE = 1 / math.sqrt(256)
 SLOW_GRAPH_US = 20_000
