@@ -1,6 +1,7 @@
 """The decode kernels against float64, on a card: `pytest tests/gpu -m gpu` (build the library first: make kernel)."""
 
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -113,6 +114,17 @@ def test_what_rows_outside_the_lists_hold_never_shows(make):
     outside[case[4].long()] = False
     rows.view(torch.uint8)[outside] = 0x7F  # NaN
     assert torch.equal(run(make(8), case, rows), clean)
+
+
+def test_nan_in_a_row_in_use_shows_in_its_request_alone_and_in_no_later_call(make):
+    kernel, rows = make(8), pool()
+    case = batch([9000, 100, 20_000], [1] * 3, 8)
+    clean = run(kernel, case, rows)
+    spoilt = rows.clone()
+    spoilt.view(torch.uint8)[case[4][4000].long()] = 0x7F
+    used_by = [bool((case[4][b:e] == case[4][4000]).any()) for b, e in pairwise(case[3].tolist())]
+    assert run(kernel, case, spoilt).isnan().all(-1).all(-1).tolist() == used_by
+    assert torch.equal(run(kernel, case, rows), clean)
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,11 @@ int main() {
             const int blocks = q * heads / 8;
             const Variant& v = choose(d, blocks, batch);
             const Layout at(v, ctas);
-            const size_t slot = sizeof(float2) * kSlot * v.nb;
+            const size_t slot = sizeof(Piece) * kUnits * v.nb;
             EXPECT(v.shared <= shared);
             EXPECT(v.nb <= blocks || blocks == 3);
-            EXPECT(at.spanning >= 2 * ctas * sizeof(unsigned));        // the counters of both parities
-            EXPECT(at.spanning % 256 == 0 && slot % sizeof(float4) == 0);
-            EXPECT(at.first - at.spanning == 2 * ctas * 2 * slot);     // parity, CTA, first or last request
-            EXPECT(at.end - at.first == ctas * v.teams * slot);        // CTA, team
+            EXPECT(at.first == 2 * ctas * 2 * slot);             // behind the spanning ones: parity, CTA, first or last request
+            EXPECT(at.end - at.first == ctas * v.teams * slot);  // CTA, team
             EXPECT(at.end <= workspace_bytes(d, heads, q));
             EXPECT(at.end <= workspace_bytes(d, heads, 8));            // one workspace serves all query lengths
           }

@@ -65,8 +65,8 @@ class CudaMlaDecode:
         self._cut = cut or Cut()
         with torch.cuda.device(device):
             size = self._library.prepare(heads, self.max_query_len)
-        # Zero: the arrival counters at its end are left at zero by every call.
-        self._workspace = torch.zeros(size, dtype=torch.uint8, device=device)
+        # All ones: what no partial result looks like. Every call leaves it so.
+        self._workspace = torch.full((size,), 0xFF, dtype=torch.uint8, device=device)
 
     def __call__(
         self,

@@ -7,7 +7,7 @@ import functools
 import os
 from pathlib import Path
 
-ABI = 1
+ABI = 2
 LIBRARY = Path(__file__).with_name("libglm5_mla.so")
 
 

@@ -31,9 +31,13 @@
 // Split-KV. No host plan and no host read: each team computes its range from kv_indptr. Requests are laid on one line of
 // cost (rows + segment_cost each), cut in equal pieces, cuts near a request's end moved to it. A request inside one team
 // is written at once. Otherwise teams leave partial results in shared memory, where their CTA merges them; a request that
-// spans CTAs goes through global memory: its CTAs count arrivals and each merges one slice once all are there. All CTAs
-// are resident (one an SM, cooperative launch), so the wait ends; should it not, the launch fails after kSpinLimit polls.
+// spans CTAs goes through global memory: each of its CTAs sends its partial in pieces and merges one slice of all. A piece is
+// whole or empty (see `Piece`), so nobody counts arrivals and no fence is needed. All CTAs are resident (one an SM, cooperative
+// launch), so the wait for a piece ends; should it not, the launch fails after kSpinLimit polls.
 // The order of every sum is fixed: results are bit-identical from run to run.
+//
+// At small shapes a chain of latencies is all there is, and code that runs once a launch takes some 8 cycles an instruction, as
+// long as it takes to fetch: hence short loops where nothing else asks for long ones.
 #include <cuda_runtime.h>
 #include <stdint.h>
 
@@ -44,17 +48,24 @@ namespace {
 constexpr int kLatent = 512, kWarps = 4, kThreads = 32 * kWarps;  // of a team
 constexpr float kScoreBias = 11.f;  // P = 2^(s - m + bias)
 constexpr float kMaxLag = 4.f;      // the running maximum may lag behind the true one by this many powers of two
-constexpr int kUnits = 2048, kSlot = kUnits + 8;  // float2 a column block: O in fragment order, then (m, l) a column
-constexpr unsigned kSpinLimit = 1u << 24;         // polls of another CTA's arrival, seconds: then the launch fails
+constexpr int kUnits = 2048;               // pieces a column block: two latents of a column each, in fragment order
+constexpr unsigned kSpinLimit = 1u << 24;  // polls for a piece of another CTA, seconds: then the launch fails
 
+// Two latents of a partial result, already divided by its sum of weights, whose base 2 logarithm is lse; |o| <= 448 fits f16, and
+// its rounding is an eighth of that of the BF16 output. A piece for another CTA travels as one 64-bit store and one load, so
+// that it needs no fence and no counter: whoever reads it polls until it is not empty, and leaves it empty for the next call.
+struct __align__(8) Piece {
+  uint32_t o;  // f16 x 2
+  uint32_t lse;
+};
+constexpr uint32_t kEmpty = ~0u;  // as lse: a NaN that no arithmetic gives
 
 struct Kernel {  // by value in constant memory
   Glm5MlaArgs a;
-  int passes;          // over the query's column blocks, NB at a time
-  int block_shift;     // log2 of the column blocks a token has: heads / 8
-  float2* spanning;    // [2: pass parity][cta][2: first, last request][NB][kSlot] partials of requests that span CTAs
-  float2* first;       // [cta][team][NB][kSlot] partials of a team's first request, if the team goes on with others
-  unsigned* counter;   // [2: pass parity][cta] arrivals at a request that begins in the CTA
+  int passes;       // over the query's column blocks, NB at a time
+  int block_shift;  // log2 of the column blocks a token has: heads / 8
+  Piece* spanning;  // [2: pass parity][cta][2: first, last request][NB][kUnits] partials of requests that span CTAs
+  Piece* first;     // [cta][team][NB][kUnits] partials of a team's first request, if the team goes on with others
 };
 
 __device__ __forceinline__ uint32_t e4m3_low(uint32_t x) {
@@ -92,6 +103,20 @@ __device__ __forceinline__ uint32_t pack_bf16(float lo, float hi) {
   asm("cvt.rn.bf16x2.f32 %0,%1,%2;" : "=r"(r) : "f"(hi), "f"(lo));
   return r;
 }
+__device__ __forceinline__ uint64_t piece_bits(float2 o, float lse) { return (uint64_t)__float_as_uint(lse) << 32 | pack_f16(o.x, o.y); }
+__device__ __forceinline__ float2 piece_o(uint64_t v) {
+  float2 o;
+  asm("{.reg .b16 l,h; mov.b32 {l,h},%2; cvt.f32.f16 %0,l; cvt.f32.f16 %1,h;}" : "=f"(o.x), "=f"(o.y) : "r"((uint32_t)v));
+  return o;
+}
+__device__ __forceinline__ uint32_t piece_lse(uint64_t v) { return (uint32_t)(v >> 32); }
+__device__ __forceinline__ void send(Piece* to, uint64_t v) { asm volatile("st.relaxed.gpu.global.b64 [%0],%1;" ::"l"(to), "l"(v) : "memory"); }
+__device__ __forceinline__ uint64_t receive(const Piece* from) {
+  uint64_t v;
+  asm volatile("ld.relaxed.gpu.global.b64 %0,[%1];" : "=l"(v) : "l"(from) : "memory");
+  return v;
+}
+__device__ __forceinline__ void empty_again(Piece* at) { asm volatile("st.relaxed.gpu.global.u32 [%0],%1;" ::"l"(&at->lse), "r"(kEmpty) : "memory"); }
 // Row bytes are read once: past L1. Volatile keeps the loads where they are written, well before their use.
 __device__ __forceinline__ void load_row16_pair(const uint8_t* p, uint4& v, uint4& w) {  // at p and p + 64
   asm volatile(
@@ -133,7 +158,7 @@ struct Cut {
   }
 };
 
-// ---- Merging partial results: o relative to 2^m, l the sum of weights.
+// ---- Merging partial results: o relative to 2^m, l the sum of weights. Finished ones are (o / l, lse): m = lse, l = 1.
 // A team's partials: its first request, if that began in an earlier range; its last, if that begins here and goes on.
 constexpr int kGoesOn = 1;       // the first request goes through the whole range
 constexpr int kFlushed = 2;      // the first's partial is in `Kernel::first`
@@ -150,22 +175,23 @@ __device__ __forceinline__ Partial merge(const Partial& x, const Partial& z) {
   return Partial{make_float2(x.o.x * p + z.o.x * q, x.o.y * p + z.o.y * q), m, x.l * p + z.l * q};
 }
 template <int N>
-__device__ __forceinline__ Partial merge_all(const float2 (&o)[N], const float2 (&ml)[N]) {
-  Partial x{make_float2(0.f, 0.f), ml[0].x, 0.f};
+__device__ __forceinline__ Partial merge_all(const Partial (&y)[N]) {
+  Partial x{make_float2(0.f, 0.f), y[0].m, 0.f};
 #pragma unroll
-  for (int i = 1; i < N; ++i) x.m = fmaxf(x.m, ml[i].x);
+  for (int i = 1; i < N; ++i) x.m = fmaxf(x.m, y[i].m);
 #pragma unroll
   for (int i = 0; i < N; ++i) {
-    const float p = weight(ml[i].x, x.m);
-    x.o.x += o[i].x * p;
-    x.o.y += o[i].y * p;
-    x.l += ml[i].y * p;
+    const float p = weight(y[i].m, x.m);
+    x.o.x += y[i].o.x * p;
+    x.o.y += y[i].o.y * p;
+    x.l += y[i].l * p;
   }
   return x;
 }
+__device__ __forceinline__ float lse_of(float m, float l) { return m + __log2f(l); }  // no row seen: -inf
 __device__ __forceinline__ int column_of(int unit) { return 2 * (unit & 3) + (unit >> 5 & 1); }
 __device__ __forceinline__ float normalizer(float l, float out_scale) { return l == 0.f ? 0.f : __fdividef(out_scale, l); }  // no row seen: zero
-__device__ __forceinline__ float natural_lse(float m, float l) { return (m + __log2f(l)) * 0.69314718056f; }
+__device__ __forceinline__ float natural(float lse) { return lse * 0.69314718056f; }
 
 // NB column blocks of 8; tiles of 16 MT rows; G teams a CTA; kStage: the tile in work lies in shared memory, not in registers.
 template <int NB, int MT, int G, bool kStage>
@@ -178,7 +204,7 @@ struct Shape {
   };
   struct Result {
     float2 o[NB][kUnits];
-    float2 ml[NB][8];
+    float lse[NB][8];
   };
   union Team {
     Scores scores;
@@ -188,13 +214,192 @@ struct Shape {
     Team team[G];
     uint4 rows[kStage ? kWarps * G : 1][kStage ? 4 * MT : 1][32];  // the tile in work: each lane's own bytes
     int4 desc[G];
-    float4 reduce[2][kThreads * G];
+    float4 reduce[kThreads * G];
   };
 };
 
 template <int MT>
 struct Rows {  // a tile's bytes as this lane holds them: rows 16 i + 8 h + g
   uint4 kv[MT][2][2];
+};
+
+struct Target {  // of a request: where its tokens begin and how many column blocks this pass has of them
+  int token0, blocks;
+};
+struct Output {
+  uint16_t* out;
+  float* lse;
+  int heads, block_shift, block0;
+  float out_scale;
+
+  __device__ __forceinline__ void write(const Target& to, int n, int unit, const Partial& x) const {
+    if (n >= to.blocks) return;
+    const int block = block0 + n, lane = unit & 31, i = unit >> 6 & 7, warp = unit >> 9;  // unit = ((8 warp + i) * 2 + c) * 32 + lane
+    const int latent = 128 * warp + 64 * (i >> 2) + 16 * (lane >> 3) + 4 * (i & 3) + 2 * (lane >> 2 & 1);
+    const int head = (block & ((1 << block_shift) - 1)) * 8 + column_of(unit);
+    const int64_t row = (int64_t)(to.token0 + (block >> block_shift)) * heads + head;
+    const float scale = normalizer(x.l, out_scale);
+    *reinterpret_cast<uint32_t*>(out + row * kLatent + latent) = pack_bf16(x.o.x * scale, x.o.y * scale);
+    if (lse && latent == 0) lse[row] = natural(lse_of(x.m, x.l));
+  }
+};
+struct Members {  // the CTAs that share a request; none if last < first
+  int first, last;
+};
+
+// Merges over CTAs what this one, `me`, shares with others: one slice of each of two requests. All loops and waits are those of
+// whole warps: divergent ones were seen to cost the loop over rows its registers.
+template <int NB, int G>
+struct MergeCtas {
+  static constexpr int kAll = kThreads * G, kStretches = NB * kUnits / 16;
+  static constexpr int kStep = 2 * NB * kUnits;  // pieces from one CTA's to the next's
+  static constexpr int kUnitsAhead = 2;
+  Piece* spanning;
+  int me, units, both;
+  Members one, two;
+  Target to_one, to_two;
+  const Output output;
+
+  // Member number `me` of those takes every members-th stretch of 16 units.
+  __device__ __forceinline__ int units_of(const Members& m) const {
+    const int n = m.last - m.first + 1;
+    return n <= 0 ? 0 : (kStretches - (me - m.first) + n - 1) / n * 16;
+  }
+  struct Unit {
+    int n, unit, members;
+    bool second;
+    Piece* pieces;
+  };
+  __device__ __forceinline__ Unit unit_of(int flat, bool valid) const {
+    Unit x;
+    x.second = flat >= units;
+    const int first = x.second ? two.first : one.first, n = (x.second ? two.last : one.last) - first + 1;
+    const int stretch = me - first + ((x.second ? flat - units : flat) >> 4) * max(n, 1);
+    x.n = stretch / (kUnits / 16);
+    x.unit = stretch % (kUnits / 16) * 16 + (flat & 15);
+    x.members = valid ? n : 0;
+    x.pieces = spanning + ((int64_t)first * 2 * NB + x.n) * kUnits + x.unit;
+    return x;
+  }
+  // Merges members from, from + step, ... of each of U units: asks for N at once, until all are there. What came is merged each
+  // time: the first, vain time fetches the code.
+  template <int U, int N>
+  __device__ __forceinline__ void merge_members(Partial (&x)[U], const Unit (&own)[U], int from, int step, int longest) const {
+#pragma unroll
+    for (int u = 0; u < U; ++u) x[u] = Partial{make_float2(0.f, 0.f), -INFINITY, 0.f};
+#pragma unroll 1
+    for (int round = 0; round < longest; round += N * step, from += N * step) {
+      Partial merged[U];
+      Piece* at[U];
+      unsigned spins = 0;
+      bool all;
+#pragma unroll
+      for (int u = 0; u < U; ++u) at[u] = own[u].pieces + (int64_t)from * kStep;
+      // The first member's piece is of that CTA's last request, the others' of their first.
+      const int first = from == 0 ? NB * kUnits : 0;
+      const int64_t stride = (int64_t)step * kStep;
+      do {
+        uint64_t v[U][N];
+        all = true;
+#pragma unroll
+        for (int u = 0; u < U; ++u)
+#pragma unroll
+          for (int j = 0; j < N; ++j) {
+            v[u][j] = (uint64_t)__float_as_uint(-INFINITY) << 32;
+            if (from + j * step < own[u].members) v[u][j] = receive(at[u] + j * stride + (j == 0 ? first : 0));
+          }
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+          Partial y[N];
+#pragma unroll
+          for (int j = 0; j < N; ++j) {
+            all &= piece_lse(v[u][j]) != kEmpty;
+            y[j] = Partial{piece_o(v[u][j]), __uint_as_float(piece_lse(v[u][j])), from + j * step < own[u].members ? 1.f : 0.f};
+          }
+          merged[u] = merge(x[u], merge_all(y));
+        }
+        if (++spins == kSpinLimit) __trap();
+      } while (!__all_sync(~0u, all));
+#pragma unroll
+      for (int u = 0; u < U; ++u) x[u] = merged[u];
+    }
+  }
+  // Leaves the pieces that merge_members took empty. Nothing waits for it, so it comes last.
+  __device__ __forceinline__ void empty_members(const Unit& own, int from, int step) const {
+#pragma unroll 1
+    for (; from < own.members; from += step) empty_again(own.pieces + (int64_t)from * kStep + (from == 0 ? NB * kUnits : 0));
+  }
+  __device__ __forceinline__ void write(const Unit& u, const Partial& x) const {
+    output.write(Target{u.second ? to_two.token0 : to_one.token0, u.second ? to_two.blocks : to_one.blocks}, u.n, u.unit, x);
+  }
+
+  __device__ __forceinline__ void run(float4* reduce) {
+    units = units_of(one);
+    both = units + units_of(two);
+    if (both == 0) return;  // more members than stretches
+    const int longest = max(one.last - one.first, two.last - two.first) + 1;
+    if (both > kAll) {
+#pragma unroll 1
+      for (int base = 0; base < both; base += kUnitsAhead * kAll) {
+        Unit own[kUnitsAhead];
+        Partial x[kUnitsAhead];
+#pragma unroll
+        for (int u = 0; u < kUnitsAhead; ++u) {
+          const int flat = base + u * kAll + threadIdx.x;
+          own[u] = unit_of(flat, flat < both);
+        }
+        merge_members<kUnitsAhead, 6>(x, own, 0, 1, longest);
+#pragma unroll
+        for (int u = 0; u < kUnitsAhead; ++u)
+          if (own[u].members) write(own[u], x[u]);
+#pragma unroll
+        for (int u = 0; u < kUnitsAhead; ++u) empty_members(own[u], 0, 1);
+      }
+      return;
+    }
+    // `parts` threads share a unit and each takes every parts-th member. Then four lanes share the parts.
+    const int parts = kAll / both, part = threadIdx.x / both, flat = threadIdx.x - part * both;
+    const Unit own[1] = {unit_of(flat, part < parts)};
+    Partial x[1];
+    merge_members<1, G == 3 ? 6 : 9>(x, own, part, parts, longest);
+    if (parts > 1) {
+      reduce[threadIdx.x] = make_float4(x[0].o.x, x[0].o.y, x[0].m, x[0].l);
+      __syncthreads();
+    }
+    if (parts < 4) {
+#pragma unroll 1
+      for (int p = 1; p < parts && part == 0; ++p) {
+        const float4 v = reduce[flat + p * both];
+        x[0] = merge(x[0], Partial{make_float2(v.x, v.y), v.z, v.w});
+      }
+      if (part == 0) write(own[0], x[0]);
+    } else if (threadIdx.x < 4 * both) {  // whole warps: both is a multiple of 16
+      const int lane_part = threadIdx.x & 3, mine = threadIdx.x >> 2;
+      Partial sum{make_float2(0.f, 0.f), -INFINITY, 0.f};
+#pragma unroll 1
+      for (int p = lane_part; p < parts; p += 24) {
+        Partial y[6];
+#pragma unroll
+        for (int j = 0; j < 6; ++j) {
+          const float4 v = p + 4 * j < parts ? reduce[mine + (p + 4 * j) * both] : make_float4(0.f, 0.f, -INFINITY, 0.f);
+          y[j] = Partial{make_float2(v.x, v.y), v.z, v.w};
+        }
+        sum = merge(sum, merge_all(y));
+      }
+      const float largest =
+          fmaxf(fmaxf(sum.m, __shfl_xor_sync(~0u, sum.m, 1)), fmaxf(__shfl_xor_sync(~0u, sum.m, 2), __shfl_xor_sync(~0u, sum.m, 3)));
+      const float w = weight(sum.m, largest);
+      sum = Partial{make_float2(sum.o.x * w, sum.o.y * w), largest, sum.l * w};
+#pragma unroll
+      for (int d = 1; d < 4; d <<= 1) {
+        sum.o.x += __shfl_xor_sync(~0u, sum.o.x, d);
+        sum.o.y += __shfl_xor_sync(~0u, sum.o.y, d);
+        sum.l += __shfl_xor_sync(~0u, sum.l, d);
+      }
+      if (lane_part == 0) write(unit_of(mine, true), sum);
+    }
+    empty_members(own[0], part, parts);
+  }
 };
 
 template <int NB, int MT, int G, bool kStage>
@@ -247,7 +452,7 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
   for (int pass = 0; pass < k.passes; ++pass) {
   const int parity = pass & 1;
   auto spanning_slot = [&](int c, bool inherited, int n) {
-    return k.spanning + ((((int64_t)parity * ctas + c) * 2 + !inherited) * NB + n) * kSlot;
+    return k.spanning + ((((int64_t)parity * ctas + c) * 2 + !inherited) * NB + n) * kUnits;
   };
   int4 desc = make_int4(-1, 0, -1, 0);  // first request or -1, flags, last request or -1
   for (int b = b0; !empty && b < a.batch && b <= b1; ++b) {
@@ -271,6 +476,8 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
       m[n][0] = m[n][1] = -INFINITY;
     }
 
+    const bool starts = beg == 0, ends = end == len;
+    bool alone = false, to_global = false;
     if (beg < end) {
       // Lane r holds the number of the tile's row r; rows past the end repeat the last one. Tiles of 64: rows r and r + 32.
       constexpr int kIdx = MT / 2;
@@ -338,20 +545,19 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
           load_rope(rope, idx);
           idx = load_index(beg + kRows);
         }
-        float largest = 0.f;
-        auto widest = [&](uint32_t x) { largest = fmaxf(largest, fmaxf(fabsf(__uint_as_float(x << 16)), fabsf(__uint_as_float(x & 0xffff0000u)))); };
+        uint32_t largest = 0;  // of |q|, as two bf16: without their signs they compare as integers do
 #pragma unroll
         for (int i = 0; i < 4; ++i)
 #pragma unroll
-          for (int j = 0; j < 4; ++j) widest(word(raw[i], j));
+          for (int j = 0; j < 4; ++j) largest = __vmaxu2(largest, word(raw[i], j) & 0x7fff7fff);
 #pragma unroll
         for (int i = 0; i < MT / 2; ++i)
 #pragma unroll
-          for (int j = 0; j < 4; ++j) widest(word(raw_rope[i], j));
-        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
-        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+          for (int j = 0; j < 4; ++j) largest = __vmaxu2(largest, word(raw_rope[i], j) & 0x7fff7fff);
+        largest = __vmaxu2(largest, __shfl_xor_sync(~0u, largest, 1));
+        largest = __vmaxu2(largest, __shfl_xor_sync(~0u, largest, 2));
         // A power of two that brings the largest into [2^7, 2^8): f16 then loses only what is 2^-32 times smaller.
-        const int e = min(max((int)(__float_as_uint(largest) >> 23), 7), 254);
+        const int e = min(max((int)max(largest >> 16, largest & 0xffff) >> 7, 7), 254);
         const float scale = __uint_as_float((uint32_t)(261 - e) << 23);
         const float inverse = a.score_scale / scale;
         if constexpr (!S::kQInShared) {
@@ -381,6 +587,14 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
         }
       }
       __syncwarp();
+      // The team's last partial stays in shared memory; the end of its first request makes room for the start of another.
+      bool another = b + 1 < a.batch && b < b1;
+      if (another && b + 1 == b1) another = cut.offset(x1, cut.begin(b1, __ldg(a.kv_indptr + b1))) > 0;
+      // What no other team of the CTA has a part of goes straight to where other CTAs look for it.
+      const unsigned cta_x0 = cta * cut.piece, cta_x1 = cta_x0 + cut.piece;
+      const int cta_beg = min(cut.offset(cta_x0, cost), len), cta_end = cta_x1 >= cut.past_inner(cost, len) ? len : cut.offset(cta_x1, cost);
+      alone = beg == cta_beg && end == cta_end;
+      to_global = !starts && another && !alone;
       // Column n * 8 + .. sees rows before limit(n): all of them, but for the newest tokens of a longer query.
       auto limit = [&](int n) { return len - tokens + 1 + ((block0 + n) >> k.block_shift); };
       const bool masks_early = limit(0) < end;  // some row of this segment is hidden from some column
@@ -585,7 +799,6 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
     }
 
     // ---- where this segment goes. o[n][4 c + j]: columns 2 t, 2 t + 1 and latents 128 warp + 64 c + 16 (g / 2) + 4 j + 2 (g % 2) + 0, 1
-    const bool starts = beg == 0, ends = end == len;
     if (starts && ends) {
 #pragma unroll
       for (int n = 0; n < NB; ++n) {
@@ -598,19 +811,11 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
 #pragma unroll
           for (int i = 0; i < 8; ++i)
             *reinterpret_cast<uint32_t*>(out + 64 * (i >> 2) + 4 * (i & 3)) = pack_bf16(o[n][i][c] * scale, o[n][i][c + 2] * scale);
-          if (a.lse && warp == 0 && g == 0) a.lse[(int64_t)token * a.heads + head + c] = natural_lse(m[n][c], l[n][c]);
+          if (a.lse && warp == 0 && g == 0) a.lse[(int64_t)token * a.heads + head + c] = natural(lse_of(m[n][c], l[n][c]));
         }
       }
       continue;
     }
-    // The team's last partial stays in shared memory; the end of its first request makes room for the start of another.
-    bool another = b + 1 < a.batch && b < b1;
-    if (another && b + 1 == b1) another = cut.offset(x1, cut.begin(b1, __ldg(a.kv_indptr + b1))) > 0;
-    // What no other team of the CTA has a part of goes straight to where other CTAs look for it.
-    const unsigned cta_x0 = cta * cut.piece, cta_x1 = cta_x0 + cut.piece;
-    const int cta_beg = min(cut.offset(cta_x0, cost), len), cta_end = cta_x1 >= cut.past_inner(cost, len) ? len : cut.offset(cta_x1, cost);
-    const bool alone = beg == cta_beg && end == cta_end;
-    const bool to_global = !starts && another && !alone;
     if (starts) {
       desc.z = b;
       desc.y |= alone ? kLastInSlot : 0;
@@ -621,15 +826,29 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
     if (!to_global && !alone) team_barrier(team);  // the scores in the same memory are read
 #pragma unroll
     for (int n = 0; n < NB; ++n) {
-      float2* dst = alone ? spanning_slot(cta, !starts, n) : to_global ? k.first + ((int64_t)(cta * G + team) * NB + n) * kSlot : sh.result.o[n];
-      float2* ml = to_global || alone ? dst + kUnits : sh.result.ml[n];
+      const float lse[2] = {lse_of(m[n][0], l[n][0]), lse_of(m[n][1], l[n][1])}, scale[2] = {normalizer(l[n][0], 1.f), normalizer(l[n][1], 1.f)};
+      // The compiler is not to know these, lest it computes the addresses ahead of the loop over rows and keeps them through it.
+      unsigned unit = 512 * warp + lane, from_cta = cta;
+      asm volatile("" : "+r"(unit), "+r"(from_cta));
+      const auto each = [&](auto&& put) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i)
+        for (int i = 0; i < 8; ++i)
 #pragma unroll
-        for (int c = 0; c < 2; ++c) dst[((8 * warp + i) * 2 + c) * 32 + lane] = make_float2(o[n][i][c], o[n][i][c + 2]);
-      if (warp == 0 && g == 0) {
-        ml[2 * t] = make_float2(m[n][0], l[n][0]);
-        ml[2 * t + 1] = make_float2(m[n][1], l[n][1]);
+          for (int c = 0; c < 2; ++c) put((2 * i + c) * 32, make_float2(o[n][i][c] * scale[c], o[n][i][c + 2] * scale[c]), lse[c]);
+      };
+      if (alone) {
+        Piece* dst = spanning_slot(from_cta, !starts, n) + unit;
+        each([&](int i, float2 x, float y) { send(dst + i, piece_bits(x, y)); });
+      } else if (to_global) {
+        Piece* dst = k.first + ((int64_t)(from_cta * G + team) * NB + n) * kUnits + unit;
+        each([&](int i, float2 x, float y) { send(dst + i, piece_bits(x, y)); });
+      } else {
+        float2* dst = sh.result.o[n] + unit;
+        each([&](int i, float2 x, float) { dst[i] = x; });
+        if (warp == 0 && g == 0) {
+          sh.result.lse[n][2 * t] = lse[0];
+          sh.result.lse[n][2 * t + 1] = lse[1];
+        }
       }
     }
   }
@@ -637,108 +856,115 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
   // ---- merge inside the CTA what its teams share
   if (warp == 0 && lane == 0) sm.desc[team] = desc;
   __syncthreads();
-  struct Target {  // of a request: where its tokens begin and how many column blocks this pass has of them
-    int token0, blocks;
-  };
   auto target_of = [&](int b) {
     const int token0 = __ldg(a.qo_indptr + b);
     return Target{token0, ((__ldg(a.qo_indptr + b + 1) - token0) << k.block_shift) - pass * NB};
   };
-  auto write_out = [&](const Target& to, int n, int unit, const Partial& x) {
-    if (n >= to.blocks) return;
-    const int block = pass * NB + n, u_lane = unit & 31, u_i = unit >> 6 & 7, u_warp = unit >> 9;  // unit = ((8 warp + i) * 2 + c) * 32 + lane
-    const int latent = 128 * u_warp + 64 * (u_i >> 2) + 16 * (u_lane >> 3) + 4 * (u_i & 3) + 2 * (u_lane >> 2 & 1);
-    const int head = (block & ((1 << k.block_shift) - 1)) * 8 + column_of(unit);
-    const int64_t row = (int64_t)(to.token0 + (block >> k.block_shift)) * a.heads + head;
-    const float scale = normalizer(x.l, a.out_scale);
-    *reinterpret_cast<uint32_t*>(a.out + row * kLatent + latent) = pack_bf16(x.o.x * scale, x.o.y * scale);
-    if (a.lse && latent == 0) a.lse[row] = natural_lse(x.m, x.l);
-  };
+  const Output output{a.out, a.lse, a.heads, k.block_shift, pass * NB, a.out_scale};
   int shared_request[2] = {-1, -1};  // requests that earlier / only later CTAs share
   int4 descs[G];
 #pragma unroll
   for (int i = 0; i < G; ++i) descs[i] = sm.desc[i];
-  auto merge_teams = [&](int b, bool inherited, bool goes_on) {
-    const Target to = target_of(b);
-#pragma unroll 1
-    for (int n = 0; n < NB; ++n) {
-      // Of each team: its partial of this request, if it has one, and the weight for the common maximum.
-      const float2* src[G];
-      bool has[G];
-      float w[G], largest = -INFINITY, l = 0.f;
-      float2 ml[G];
-      const int column = column_of(threadIdx.x);  // the same for all units of the thread
-#pragma unroll
-      for (int i = 0; i < G; ++i) {
-        const bool flushed = (descs[i].y & kFlushed) && descs[i].x == b;
-        has[i] = descs[i].x == b || descs[i].z == b;
-        src[i] = flushed ? k.first + ((int64_t)(cta * G + i) * NB + n) * kSlot : sm.team[i].result.o[n];
-        ml[i] = has[i] ? (flushed ? src[i] + kUnits : sm.team[i].result.ml[n])[column] : make_float2(-INFINITY, 0.f);
-        largest = fmaxf(largest, ml[i].x);
-      }
-#pragma unroll
-      for (int i = 0; i < G; ++i) {
-        w[i] = weight(ml[i].x, largest);
-        l += w[i] * ml[i].y;
-      }
-      float2* slot = spanning_slot(cta, inherited, n);
-      constexpr int kPer = (kUnits + kThreads * G - 1) / (kThreads * G);
-      float2 o[kPer][G];
-#pragma unroll
-      for (int u = 0; u < kPer; ++u)
-#pragma unroll
-        for (int i = 0; i < G; ++i) {
-          const int unit = u * kThreads * G + threadIdx.x;
-          o[u][i] = has[i] && unit < kUnits ? src[i][unit] : make_float2(0.f, 0.f);
-        }
-#pragma unroll
-      for (int u = 0; u < kPer; ++u) {
-        const int unit = u * kThreads * G + threadIdx.x;
-        if (unit >= kUnits) break;
-        Partial x{make_float2(0.f, 0.f), largest, l};
-#pragma unroll
-        for (int i = 0; i < G; ++i) {
-          x.o.x += w[i] * o[u][i].x;
-          x.o.y += w[i] * o[u][i].y;
-        }
-        if (!inherited && !goes_on)
-          write_out(to, n, unit, x);
-        else
-          __stcg(slot + unit, x.o);
-      }
-      if ((inherited || goes_on) && threadIdx.x < 64 && lane < 4) __stcg(slot + kUnits + column, make_float2(largest, l));
-    }
-    if (inherited) shared_request[0] = b; else if (goes_on) shared_request[1] = b;
-  };
-  bool merges = false;
 #pragma unroll
   for (int i = 0; i < G; ++i) {
     if (descs[i].y & kFirstInSlot) shared_request[0] = descs[i].x;
     if (descs[i].y & kLastInSlot) shared_request[1] = descs[i].z;
-    merges |= (descs[i].x >= 0 && !(descs[i].y & kFirstInSlot)) || (descs[i].z >= 0 && !(descs[i].y & kLastInSlot));
   }
-  if (merges) {
-    int open = -1;
-    bool inherited = false;
+  // A request that several teams have parts of is closed by the team that ends it, or by the end of the CTA's range.
+  bool merges = false;
+#pragma unroll
+  for (int i = 0; i < G; ++i) merges |= (descs[i].x >= 0 && !(descs[i].y & kFirstInSlot)) || (descs[i].z >= 0 && !(descs[i].y & kLastInSlot));
+  int open = -1;
+  bool inherited = false;
 #pragma unroll 1
-    for (int i = 0; i < G; ++i) {
-      const int4 d = sm.desc[i];
-      if (d.x >= 0 && !(d.y & kFirstInSlot)) {
-        if (open < 0) {
-          open = d.x;
-          inherited = true;
-        }
-        if (!(d.y & kGoesOn)) {
-          merge_teams(open, inherited, false);
-          open = -1;
-        }
-      }
-      if (d.z >= 0 && !(d.y & kLastInSlot)) {
-        open = d.z;
-        inherited = false;
-      }
+  for (int closing = merges ? 0 : G + 1; closing <= G; ++closing) {
+    const bool last = closing == G;
+    const int4 d = last ? make_int4(-1, 0, -1, 0) : sm.desc[closing];
+    const bool has_first = d.x >= 0 && !(d.y & kFirstInSlot), has_last = d.z >= 0 && !(d.y & kLastInSlot);
+    if (has_first && open < 0) {
+      open = d.x;
+      inherited = true;
     }
-    if (open >= 0) merge_teams(open, inherited, true);
+    if (open >= 0 && (last || (has_first && !(d.y & kGoesOn)))) {
+      const bool goes_on = last, whole = !inherited && !goes_on;
+      const int column = column_of(threadIdx.x);  // the same for all units of the thread
+#pragma unroll 1
+      for (int n = 0; n < NB; ++n) {
+        // Of each team: its partial of this request, if it has one, and its weight.
+        constexpr int kAll = kThreads * G, kPer = (kUnits + kAll - 1) / kAll;
+        Piece* flushed[G];
+        bool has[G], any_flushed = false;
+        float w[G], lse[G], largest = -INFINITY, l = 0.f;
+#pragma unroll
+        for (int i = 0; i < G; ++i) {
+          const bool mine = descs[i].x == open || descs[i].z == open, is_flushed = (descs[i].y & kFlushed) && descs[i].x == open;
+          flushed[i] = is_flushed ? k.first + ((int64_t)(cta * G + i) * NB + n) * kUnits + threadIdx.x : nullptr;
+          any_flushed |= is_flushed;
+          has[i] = mine && !is_flushed;
+          lse[i] = is_flushed ? __uint_as_float(flushed[i]->lse) : mine ? sm.team[i].result.lse[n][column] : -INFINITY;
+          largest = fmaxf(largest, lse[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < G; ++i) {
+          w[i] = weight(lse[i], largest);
+          l += w[i];
+        }
+        Piece* slot = spanning_slot(cta, inherited, n) + threadIdx.x;
+        const float scale = __fdividef(1.f, l), common = lse_of(largest, l);
+        if (!whole && !any_flushed) {
+          constexpr int kTogether = (kPer + 1) / 2;
+#pragma unroll
+          for (int i = 0; i < G; ++i) w[i] *= scale;
+#pragma unroll 1
+          for (int unit = threadIdx.x; unit < kUnits; unit += kTogether * kAll) {
+            float2 o[kTogether][G];
+#pragma unroll
+            for (int u = 0; u < kTogether; ++u)
+#pragma unroll
+              for (int i = 0; i < G; ++i)
+                o[u][i] = has[i] && unit + u * kAll < kUnits ? sm.team[i].result.o[n][unit + u * kAll] : make_float2(0.f, 0.f);
+#pragma unroll
+            for (int u = 0; u < kTogether; ++u) {
+              float2 x = make_float2(0.f, 0.f);
+#pragma unroll
+              for (int i = 0; i < G; ++i) {
+                x.x += w[i] * o[u][i].x;
+                x.y += w[i] * o[u][i].y;
+              }
+              if (unit + u * kAll < kUnits) send(slot + unit + u * kAll - threadIdx.x, piece_bits(x, common));
+            }
+          }
+          continue;
+        }
+        const Target to = target_of(open);
+#pragma unroll 1
+        for (int unit = threadIdx.x; unit < kUnits; unit += kAll) {
+          float2 x = make_float2(0.f, 0.f);
+#pragma unroll
+          for (int i = 0; i < G; ++i) {
+            float2 o = has[i] ? sm.team[i].result.o[n][unit] : make_float2(0.f, 0.f);
+            if (flushed[i]) {
+              o = piece_o(receive(flushed[i]));
+              empty_again(flushed[i]);
+              flushed[i] += kAll;
+            }
+            x.x += w[i] * o.x;
+            x.y += w[i] * o.y;
+          }
+          if (whole)
+            output.write(to, n, unit, Partial{x, largest, l});
+          else
+            send(slot, piece_bits(make_float2(x.x * scale, x.y * scale), common));
+          slot += kAll;
+        }
+      }
+      if (inherited) shared_request[0] = open; else if (goes_on) shared_request[1] = open;
+      open = -1;
+    }
+    if (has_last) {
+      open = d.z;
+      inherited = false;
+    }
   }
 
   // ---- merge over CTAs: each takes a slice of every request that it shares, once all have arrived
@@ -755,102 +981,11 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
       c0[e] = cut.first_cta(cost);
       c1[e] = cut.last_cta(cost, len);
     }
-    // A member CTA of n takes every n-th stretch of 16 units. Threads (part, local) share a unit: each merges every
-    // `parts`-th member, then the first of them merges the parts. All indices are ready before the wait.
-    constexpr int kUse = G >= 4 ? 512 : G >= 2 ? 256 : 128, kStretches = NB * kUnits / 16, kAhead = 9;
-    int units[2], shift[2];
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int n = c1[e] - c0[e] + 1, me = cta - c0[e];
-      units[e] = shared_request[e] < 0 ? 0 : (kStretches - me + n - 1) / n * 16;
-      shift[e] = 32 - __clz(max(units[e], 16) - 1);
-    }
-    auto from_members = [&](int which, int local, int part, int parts, int* n, int* unit) {
-      const int first = which ? c0[1] : c0[0], last = which ? c1[1] : c1[0];
-      const int stretch = cta - first + (local >> 4) * (last - first + 1);
-      *n = stretch / (kUnits / 16);
-      *unit = stretch % (kUnits / 16) * 16 + (local & 15);
-      const float2* base = k.spanning + ((int64_t)parity * ctas * 2 * NB + *n) * kSlot;
-      const int ml_at = kUnits + column_of(*unit) - *unit;
-      Partial x{make_float2(0.f, 0.f), -INFINITY, 0.f};
-#pragma unroll 1
-      for (int c = first + part; c <= last; c += kAhead * parts) {
-        float2 o[kAhead], ml[kAhead];
-#pragma unroll
-        for (int j = 0; j < kAhead; ++j) {
-          const int from = c + j * parts;
-          o[j] = make_float2(0.f, 0.f);
-          ml[j] = make_float2(-INFINITY, 0.f);
-          if (from <= last) {
-            const float2* at = base + (int64_t)((from * 2 + (from == first)) * NB) * kSlot + *unit;
-            o[j] = __ldcg(at);
-            ml[j] = __ldcg(at + ml_at);
-          }
-        }
-        x = merge(x, merge_all(o, ml));
-      }
-      return x;
-    };
-    __syncthreads();
-    const bool mine = threadIdx.x < 2 && (threadIdx.x & 1 ? shared_request[1] : shared_request[0]) >= 0;
-    unsigned* counter = k.counter + parity * ctas + (threadIdx.x & 1 ? c0[1] : c0[0]);
-    const unsigned members = threadIdx.x & 1 ? c1[1] - c0[1] + 1 : c1[0] - c0[0] + 1;
-    if (mine) {
-      asm volatile("red.release.gpu.global.add.u32 [%0],1;" ::"l"(counter) : "memory");
-      unsigned arrived, spins = 0;
-      do {
-        asm volatile("ld.acquire.gpu.global.u32 %0,[%1];" : "=r"(arrived) : "l"(counter) : "memory");
-        if (++spins == kSpinLimit) __trap();
-      } while (arrived < members);
-    }
-    __syncthreads();
-    bool together = false;
-#pragma unroll 1
-    for (int e = 0; e < 2; ++e) {
-      const int many = e ? units[1] : units[0], bits = e ? shift[1] : shift[0], parts = kUse >> bits;
-      if (many == 0) continue;
-      int n, unit;
-      if (parts > 1) {
-        const int local = threadIdx.x & ((1 << bits) - 1), part = threadIdx.x >> bits;
-        if (local < many && part < parts) {
-          const Partial x = from_members(e, local, part, parts, &n, &unit);
-          sm.reduce[e][threadIdx.x] = make_float4(x.o.x, x.o.y, x.m, x.l);
-        }
-        together = true;
-      } else {
-#pragma unroll 1
-        for (int local = threadIdx.x; local < many; local += kThreads * G) {
-          const Partial x = from_members(e, local, 0, 1, &n, &unit);
-          write_out(e ? to[1] : to[0], n, unit, x);
-        }
-      }
-    }
-    if (together) {
-      __syncthreads();
-#pragma unroll 1
-      for (int e = 0; e < 2; ++e) {
-        const int many = e ? units[1] : units[0], bits = e ? shift[1] : shift[0], parts = kUse >> bits, local = threadIdx.x;
-        if (parts <= 1 || local >= many) continue;
-        const int stretch = cta - (e ? c0[1] : c0[0]) + (local >> 4) * (e ? c1[1] - c0[1] + 1 : c1[0] - c0[0] + 1);
-        Partial x{make_float2(0.f, 0.f), -INFINITY, 0.f};
-#pragma unroll 1
-        for (int p = 0; p < parts; p += 4) {
-          float2 o[4], ml[4];
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            const float4 v = p + j < parts ? sm.reduce[e][local + ((p + j) << bits)] : make_float4(0.f, 0.f, -INFINITY, 0.f);
-            o[j] = make_float2(v.x, v.y);
-            ml[j] = make_float2(v.z, v.w);
-          }
-          x = merge(x, merge_all(o, ml));
-        }
-        write_out(e ? to[1] : to[0], stretch / (kUnits / 16), stretch % (kUnits / 16) * 16 + (local & 15), x);
-      }
-    }
-    if (mine) {
-      // The last to leave puts the counter back for the next call; by then all have seen it full.
-      if (atomicAdd(counter, 1) == 2 * members - 1) *counter = 0;
-    }
+    MergeCtas<NB, G>{k.spanning + (int64_t)parity * ctas * 2 * NB * kUnits, (int)cta, 0, 0, shared_request[0] < 0 ? Members{0, -1} : Members{c0[0], c1[0]},
+                     shared_request[1] < 0 ? Members{0, -1} : Members{c0[1], c1[1]}, to[0], to[1], output}
+        .run(sm.reduce);
+    // The pass after the next writes where this one read: its writers have then seen pieces of the next pass from here.
+    if (k.passes > 1) __threadfence();
   }
   __syncthreads();  // the next pass writes the memory that this one read
   }
@@ -918,13 +1053,12 @@ const Variant& choose(const Device& d, int blocks, int batch) {
   constexpr int kBatched = 4;
   return blocks <= 1 ? (batch < kBatched ? d.one : d.one_batched) : blocks == 2 ? d.two : d.four;
 }
-// The counters lie at the start whatever the variant: they are zero between calls, the rest is anything.
+// Pieces everywhere, whatever the variant: between calls all of them are empty.
 struct Layout {
-  size_t spanning, first, end;
+  size_t first, end;
   Layout(const Variant& v, int ctas) {
-    const size_t slot = sizeof(float2) * kSlot * v.nb;
-    spanning = (2 * ctas * sizeof(unsigned) + 255) / 256 * 256;
-    first = spanning + 2 * ctas * 2 * slot;
+    const size_t slot = sizeof(Piece) * kUnits * v.nb;
+    first = 2 * ctas * 2 * slot;
     end = first + ctas * v.teams * slot;
   }
 };
@@ -965,16 +1099,15 @@ int glm5_mla_decode(const Glm5MlaArgs* args, void* stream) {
   k.a = *args;
   if (!k.a.align) k.a.align = 32;
   if (!k.a.min_segment) k.a.min_segment = 32;
-  if (!k.a.segment_cost) k.a.segment_cost = 96;
+  if (!k.a.segment_cost) k.a.segment_cost = 160;
   if (!k.a.min_piece) k.a.min_piece = 32;
   if (!k.a.min_share) k.a.min_share = 64;
   k.passes = (blocks + v.nb - 1) / v.nb;
   k.block_shift = 0;
   while ((8 << k.block_shift) < args->heads) ++k.block_shift;
   const Layout layout(v, d.ctas);
-  k.counter = (unsigned*)args->workspace;
-  k.spanning = (float2*)((char*)args->workspace + layout.spanning);
-  k.first = (float2*)((char*)args->workspace + layout.first);
+  k.spanning = (Piece*)args->workspace;
+  k.first = (Piece*)((char*)args->workspace + layout.first);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(ctas);
   config.blockDim = dim3(kThreads * v.teams);

@@ -7,7 +7,7 @@
 extern "C" {
 #endif
 
-#define GLM5_MLA_ABI 1
+#define GLM5_MLA_ABI 2
 
 // One layer's call. All pointers are device pointers; bf16 values travel as uint16_t; strides count elements.
 typedef struct {
@@ -19,7 +19,7 @@ typedef struct {
   const int32_t* kv_indices;   // row numbers
   uint16_t* out;               // [tokens, heads, 512] bf16, contiguous
   float* lse;                  // [tokens, heads], natural logarithm, or null
-  void* workspace;             // glm5_mla_prepare's bytes, zero before the first call; one call at a time may use it
+  void* workspace;             // glm5_mla_prepare's bytes, each 0xFF before the first call; one call at a time may use it
   int64_t q_nope_token_stride, q_nope_head_stride, q_rope_token_stride, q_rope_head_stride;
   int64_t row_stride;          // bytes, below 2^32
   int32_t batch, heads, max_q_len;
