@@ -1,6 +1,7 @@
 """What the watches last told: objects, and their children by owner."""
 
 import json
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ _KEPT_METADATA = (
     "deletionTimestamp",
 )
 _KEPT_SPEC: dict[str, tuple[str, ...]] = {"Pod": ("nodeName",), "ReplicaSet": ()}
+# Answers to writes come within seconds of the word of a deletion that followed them: few deletions need remembering.
+_REMEMBERED_DELETIONS = 2048
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -44,6 +47,7 @@ class Store:
     def __init__(self) -> None:
         self._objects: dict[Key, _Copy] = {}
         self._children: dict[Key, dict[tuple[str, str], _Copy]] = {}
+        self._deleted: OrderedDict[str, int] = OrderedDict()
 
     def objects(self) -> list[Key]:
         """(namespace, name) of every object."""
@@ -64,7 +68,7 @@ class Store:
         return found.read() if found is not None else None
 
     def put(self, kind: str, body: Object) -> Key | None:
-        """Takes in an object unless this copy or a newer one is known, as after a write of our own.
+        """Takes in an object unless this copy or a newer one is known, as after a write of our own, or its deletion.
 
         Returns the key of the object to look at again, if any.
         """
@@ -72,6 +76,8 @@ class Store:
         if key is None:
             return None
         uid, version = _identity(body)
+        if 0 < version <= self._deleted.get(uid, 0):
+            return None
         known = self._find(kind, key, body)
         if known is not None and known.uid == uid and known.version >= version > 0:
             return None
@@ -87,8 +93,13 @@ class Store:
         key = _owner(kind, body)
         if key is None:
             return None
+        uid, version = _identity(body)
+        # By version, since what only lost its label is told as deleted, too, and may come back.
+        self._deleted[uid] = version
+        if len(self._deleted) > _REMEMBERED_DELETIONS:
+            self._deleted.popitem(last=False)
         known = self._find(kind, key, body)
-        if known is not None and known.uid != _identity(body)[0]:
+        if known is not None and known.uid != uid:
             return key
         if kind == KIND:
             self._objects.pop(key, None)

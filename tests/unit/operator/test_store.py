@@ -69,3 +69,17 @@ def test_a_child_made_anew_with_the_same_name_is_another_one():
     anew = pod_at("glm5-a", 6)
     anew["metadata"]["uid"] = "another"
     assert store.put("Pod", anew) == KEY
+
+
+def test_an_answer_that_comes_after_word_of_the_childs_deletion_brings_no_child_back():
+    store = store_of(pod_at("glm5-a", 6))
+    store.remove("Pod", pod_at("glm5-a", 8))
+    assert store.put("Pod", pod_at("glm5-a", 7)) is None
+    assert names(store) == []
+
+
+def test_a_child_that_lost_its_label_and_got_it_back_is_known_again():
+    store = store_of(pod_at("glm5-a", 6))
+    store.remove("Pod", pod_at("glm5-a", 8))
+    assert store.put("Pod", pod_at("glm5-a", 9)) == KEY
+    assert names(store) == ["glm5-a"]
