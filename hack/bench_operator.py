@@ -1,14 +1,14 @@
 """`make bench-operator`: the operator with many objects, on the control plane without a node.
 
 Makes objects as fast as the API server takes them and measures, per object, the time from its creation until its
-Deployment exists, and how long the operator's health endpoint takes to answer meanwhile; then requests to the API
-server, memory, and what an idle operator writes. Prints text and writes docs/benchmarks/operator.json. The children's
-pods are never scheduled: there is no node.
+Deployment exists and until all its children do, and how long the operator's health endpoint takes to answer meanwhile;
+then the same for objects that are made one at a time beside those that are there, requests to the API server, memory,
+and what an idle operator writes. Prints text and writes docs/benchmarks/operator.json. The children's pods are never
+scheduled: there is no node.
 """
 
 import argparse
 import asyncio
-import concurrent.futures
 import json
 import os
 import platform
@@ -18,15 +18,16 @@ import sys
 import threading
 import time
 import urllib.request
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "hack"))
 
-from cluster import build, lifecycle  # noqa: E402
+from cluster import build, lifecycle, sandbox  # noqa: E402
 from cluster.kubectl import Kubectl  # noqa: E402
-from cluster.layout import layout  # noqa: E402
+from cluster.layout import Layout, layout  # noqa: E402
 from glm5_operator.cluster import Cluster  # noqa: E402
 from glm5_operator.metrics import Metrics  # noqa: E402
 from glm5_operator.operator import utc_now  # noqa: E402
@@ -34,6 +35,11 @@ from glm5_operator.operator import utc_now  # noqa: E402
 NAMESPACE = "bench-operator"
 PORT = 19080
 _PARALLEL = 4
+_LATE_OBJECTS = 20
+_LATE_PAUSE_SECONDS = 1.0
+# The controller manager makes pods of many Deployments long after, a few a second.
+_SETTLED_SECONDS = 20.0
+_PROGRAMS = ("kube-apiserver", "etcd", "kube-controller-manager", "kube-scheduler")
 
 
 def manifest(number: int) -> dict[str, Any]:
@@ -44,6 +50,18 @@ def manifest(number: int) -> dict[str, Any]:
         "metadata": {"name": f"glm5-{number:04}", "namespace": NAMESPACE},
         "spec": {"model": {"source": {"persistentVolumeClaim": {"claimName": "weights"}}}},
     }
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def control_plane_seconds(control_plane: Layout) -> dict[str, float]:
+    """Processor time that each of the control plane's programs has used so far."""
+    found = {Path(member.argv[0]).name: member.pid for member in sandbox.members(control_plane)}
+    return {name: cpu_seconds(found[name]) for name in _PROGRAMS if name in found}
 
 
 class Operator:
@@ -83,8 +101,7 @@ class Operator:
 
     def cpu_seconds(self) -> float:
         """Processor time used so far."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self.process.pid)
 
     def wait(self) -> None:
         """Waits until this process acts."""
@@ -96,6 +113,15 @@ class Operator:
                 pass
             time.sleep(0.1)
         raise RuntimeError("the operator did not start within a minute")
+
+
+def settled(operator: Operator) -> dict[str, float]:
+    """Waits until the operator has asked nothing for a while. Returns its requests by method."""
+    seen: dict[str, float] = {}
+    while (now := operator.requests()) != seen:
+        seen = now
+        time.sleep(_SETTLED_SECONDS)
+    return seen
 
 
 class Health:
@@ -125,8 +151,8 @@ class Health:
             self.slowest = max(self.slowest, time.monotonic() - begun)
 
 
-async def send(kubectl: Kubectl, count: int) -> dict[str, float]:
-    """Creates the objects, a few at a time. Returns when each was sent (monotonic clock, seconds)."""
+async def send(kubectl: Kubectl, numbers: Iterable[int]) -> dict[str, float]:
+    """Creates objects, a few at a time. Returns when each was sent (monotonic clock, seconds)."""
     os.environ["KUBECONFIG"] = kubectl.environment["KUBECONFIG"]
     cluster = await Cluster.connect(Metrics(), utc_now)
     limit = asyncio.Semaphore(_PARALLEL)
@@ -138,85 +164,99 @@ async def send(kubectl: Kubectl, count: int) -> dict[str, float]:
             await cluster.apply(body)
 
     try:
-        await asyncio.gather(*(create(manifest(number)) for number in range(count)))
+        await asyncio.gather(*(create(manifest(number)) for number in numbers))
     finally:
         await cluster.close()
     return started
 
 
-def children_seconds(started: dict[str, float], log: list[tuple[str, float]]) -> list[float]:
-    """Seconds from sending each object until its Deployment was seen."""
-    seen = dict(reversed(log))
-    return [seen[name] - began for name, began in started.items() if name in seen]
+class Watch:
+    """Notes when each child of a kind appears (monotonic clock, seconds, by its name)."""
+
+    def __init__(self, kubectl: Kubectl, kind: str) -> None:
+        command = [kubectl.program, "get", kind, "-n", NAMESPACE, "--watch", "--no-headers", "-o", "name"]
+        self._process = subprocess.Popen(command, env=kubectl.environment, stdout=subprocess.PIPE, text=True)
+        self.seen: dict[str, float] = {}
+        threading.Thread(target=self._read).start()
+
+    def __enter__(self) -> "Watch":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+
+    def _read(self) -> None:
+        for line in self._process.stdout or ():
+            self.seen.setdefault(line.strip().rpartition("/")[2], time.monotonic())
 
 
-def watch_deployments(kubectl: Kubectl, log: list[tuple[str, float]]) -> subprocess.Popen[str]:
-    """Notes when each Deployment appears, by a watch."""
-    command = [kubectl.program, "get", "deployments", "-n", NAMESPACE, "--watch", "--no-headers", "-o", "name"]
-    process = subprocess.Popen(command, env=kubectl.environment, stdout=subprocess.PIPE, text=True)
-
-    def read() -> None:
-        for line in process.stdout or ():
-            log.append((line.strip().rpartition("/")[2], time.monotonic()))
-
-    concurrent.futures.ThreadPoolExecutor(1).submit(read)
-    return process
+def wait_for_children(started: dict[str, float], *watches: Watch) -> None:
+    """Waits until each object has the child that each watch looks for. Raises RuntimeError after ten minutes."""
+    deadline = time.monotonic() + 600
+    while missing := [name for name in started if not all(name in watch.seen for watch in watches)]:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{len(missing)} objects have not all children after ten minutes, such as {missing[0]}")
+        time.sleep(0.05)
 
 
-def run(kubectl: Kubectl, count: int, idle_seconds: int) -> dict[str, Any]:
+def seconds_until(started: dict[str, float], *watches: Watch) -> dict[str, float]:
+    """Median and 99th percentile of the seconds from sending each object until every watch had seen its child."""
+    waits = sorted(max(watch.seen[name] for watch in watches) - began for name, began in started.items())
+    return {"p50": round(statistics.median(waits), 3), "p99": round(waits[int(0.99 * (len(waits) - 1))], 3)}
+
+
+def run(control_plane: Layout, kubectl: Kubectl, count: int, idle_seconds: int) -> dict[str, Any]:
     """Figures for `count` objects, and for so many seconds without a change."""
     kubectl.run("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=true", timeout=600)
     kubectl.run("create", "namespace", NAMESPACE)
     operator = Operator(kubectl, Path("/tmp/bench-operator.log"))
-    watcher = None
     try:
         operator.wait()
-        empty, cpu_before = operator.memory_mib(), operator.cpu_seconds()
-        log: list[tuple[str, float]] = []
-        watcher = watch_deployments(kubectl, log)
-        time.sleep(1)
-        with Health() as health:
-            begin = time.monotonic()
-            started = asyncio.run(send(kubectl, count))
-            sent = time.monotonic() - begin
-            deadline = time.monotonic() + 600
-            while len({name for name, _ in log}) < count and time.monotonic() < deadline:
-                time.sleep(0.2)
-            done = time.monotonic() - begin
-            waits = sorted(children_seconds(started, log))
-            loaded = os.getloadavg()[0]
-            busy: dict[str, float] = {}
-            while (now := operator.requests()) != busy:
-                busy = now
-                time.sleep(5)
-        cpu = operator.cpu_seconds() - cpu_before
-        time.sleep(idle_seconds)
-        idle = {method: value - busy.get(method, 0) for method, value in operator.requests().items()}
-        figures = operator.metrics()
+        empty = operator.memory_mib()
+        with Watch(kubectl, "deployments") as deployments, Watch(kubectl, "services") as services:
+            time.sleep(1)
+            before, control_plane_before = operator.cpu_seconds(), control_plane_seconds(control_plane)
+            with Health() as health:
+                begin = time.monotonic()
+                started = asyncio.run(send(kubectl, range(count)))
+                sent = time.monotonic() - begin
+                wait_for_children(started, deployments, services)
+                done = time.monotonic() - begin
+                so_far = {"operator": operator.cpu_seconds() - before} | {
+                    name: seconds - control_plane_before.get(name, 0)
+                    for name, seconds in control_plane_seconds(control_plane).items()
+                }
+                busy = settled(operator)
+            cpu = operator.cpu_seconds() - before
+            figures, memory = operator.metrics(), operator.memory_mib()
+            late: dict[str, float] = {}
+            for number in range(count, count + _LATE_OBJECTS):
+                late |= asyncio.run(send(kubectl, [number]))
+                wait_for_children(late, deployments, services)
+                time.sleep(_LATE_PAUSE_SECONDS)
+            quiet = settled(operator)
+            time.sleep(idle_seconds)
+            idle = {method: value - quiet.get(method, 0) for method, value in operator.requests().items()}
         passes = figures["glm5_operator_reconcile_seconds_count"]
         return {
             "objects": count,
-            "objects_with_children": len(waits),
             "seconds_to_send_all": round(sent, 1),
             "seconds_until_all_have_children": round(done, 1),
-            "apply_to_deployment_seconds": {
-                "p50": round(statistics.median(waits), 3),
-                "p99": round(waits[int(0.99 * (len(waits) - 1))], 3),
-            },
+            "apply_to_deployment_seconds": seconds_until(started, deployments),
+            "apply_to_all_children_seconds": seconds_until(started, deployments, services),
+            "one_more_object_to_all_children_seconds": seconds_until(late, deployments, services),
+            "processor_seconds_until_all_have_children": {name: round(value, 1) for name, value in so_far.items()},
             "api_requests_per_object": {method: round(value / count, 2) for method, value in sorted(busy.items())},
             "operator_cpu_milliseconds_per_object": round(1e3 * cpu / count, 1),
             "slowest_health_answer_seconds": round(health.slowest, 3),
             "health_refusals": health.refusals,
-            "load_average_meanwhile": round(loaded, 1),
             "api_writes_while_idle": sum(value for method, value in idle.items() if method != "GET"),
             "idle_seconds": idle_seconds,
             "passes_per_object": round(passes / count, 1),
             "mean_pass_milliseconds": round(1e3 * figures["glm5_operator_reconcile_seconds_sum"] / passes, 1),
-            "memory_mib": {"empty": round(empty, 1), "with_objects": round(operator.memory_mib(), 1)},
+            "memory_mib": {"empty": round(empty, 1), "with_objects": round(memory, 1)},
         }
     finally:
-        if watcher is not None:
-            watcher.kill()
         operator.process.terminate()
         operator.process.wait(30)
         kubectl.run("delete", "namespace", NAMESPACE, "--wait=false")
@@ -250,7 +290,7 @@ def main() -> int:
     result: dict[str, Any] = {"machine": machine(), "kubernetes": kubernetes, "runs": []}
     idle = arguments.idle_seconds
     for number, count in enumerate(arguments.objects):
-        figures = run(kubectl, count, idle[min(number, len(idle) - 1)])
+        figures = run(control_plane, kubectl, count, idle[min(number, len(idle) - 1)])
         result["runs"].append(figures)
         print(json.dumps(figures, indent=2), flush=True)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)

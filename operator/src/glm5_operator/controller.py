@@ -4,8 +4,9 @@ import asyncio
 import datetime
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -158,9 +159,16 @@ class Controller:
             )
             await self._write_status(key, body, status)
             return "refused"
-        converged = await self._converge(key, context, body, wanted)
-        if converged.created and not converged.problems and not body.get("status"):
-            # A new object: there is nothing to say before its pods exist, and others may wait for their children.
+        is_new = not body.get("status")
+        converged = await self._converge(key, context, body, wanted, CHILD_KINDS[:1])
+        if is_new and converged.created and not converged.problems:
+            # The rest waits its turn behind the Deployments of other new objects.
+            self.queue.add(key)
+            return "changed"
+        converged += await self._converge(key, context, body, wanted, CHILD_KINDS[1:])
+        await self._tell_converged(key, body, wanted, converged)
+        if is_new and converged.created and not converged.problems:
+            # There is nothing to say before its pods exist, and others may wait for their children.
             self.queue.add_after(key, _SETTLE_SECONDS)
             return "changed"
         hash_wanted = spec_hash(wanted["Deployment"])
@@ -174,15 +182,20 @@ class Controller:
         return "changed" if changed else "unchanged"
 
     async def _converge(
-        self, key: Key, context: Context, body: dict[str, Any], wanted: Mapping[str, dict[str, Any]]
+        self,
+        key: Key,
+        context: Context,
+        body: dict[str, Any],
+        wanted: Mapping[str, dict[str, Any]],
+        kinds: Sequence[str],
     ) -> "_Converged":
-        """Writes the children that differ from those wanted."""
-        live, forbidden = await self._live_children(key, wanted)
-        problems = [_api_problem(error, kind) for kind, error in forbidden.items()]
+        """Writes the children of these kinds that differ from those wanted."""
+        done = _Converged()
+        wanted = {kind: wanted[kind] for kind in kinds if kind in wanted}
+        live, forbidden = await self._live_children(key, wanted, kinds)
+        done.problems += [_api_problem(error, kind) for kind, error in forbidden.items()]
+        done.retry = bool(forbidden)
         wanted = {kind: manifest for kind, manifest in wanted.items() if kind not in forbidden}
-        changed, retry = False, bool(forbidden)
-        created: list[str] = []
-        restored: list[str] = []
         applied = self._applied.setdefault(key, {})
         for action in plan(wanted, live, applied, context.uid):
             try:
@@ -193,32 +206,40 @@ class Controller:
                     kind = action.manifest["kind"]
                     altered = await self._apply(action, live.get(kind), applied, body)
                     if action.restores and altered:
-                        restored.append(kind)
+                        done.restored.append(kind)
                     elif kind not in live:
-                        created.append(kind)
-                changed = True
+                        done.created.append(kind)
+                done.changed = True
             except _TakenError as taken:
-                problems.append(Problem("NameTaken", str(taken)))
-                retry = True
+                done.problems.append(Problem("NameTaken", str(taken)))
+                done.retry = True
             except ApiError as error:
                 what = action.kind if isinstance(action, Delete) else action.manifest["kind"]
-                problems.append(_api_problem(error, what))
-                retry = True
-        if created:
-            await self._tell(body, "Normal", "Created", f"made: {', '.join(created)}")
-        if restored:
-            message = f"changed or deleted by somebody else, and put back: {', '.join(restored)}"
+                done.problems.append(_api_problem(error, what))
+                done.retry = True
+        return done
+
+    async def _tell_converged(
+        self, key: Key, body: dict[str, Any], wanted: Mapping[str, Any], converged: "_Converged"
+    ) -> None:
+        """Events on children that were made or put back."""
+        if converged.created:
+            # Those of a new object are made in two passes.
+            is_new = not body.get("status")
+            made = [kind for kind in wanted if self.store.child(key, kind, key[1])] if is_new else converged.created
+            await self._tell(body, "Normal", "Created", f"made: {', '.join(made)}")
+        if converged.restored:
+            message = f"changed or deleted by somebody else, and put back: {', '.join(converged.restored)}"
             await self._tell(body, "Normal", "Restored", message)
-        return _Converged(changed, bool(created), problems, retry)
 
     async def _live_children(
-        self, key: Key, wanted: Mapping[str, Any]
+        self, key: Key, wanted: Mapping[str, Any], kinds: Sequence[str]
     ) -> tuple[dict[str, dict[str, Any]], dict[str, ApiError]]:
-        """Children by kind, from the watches, and refusals by kind where the operator may not even look.
+        """Children of these kinds, from the watches, and refusals by kind where the operator may not even look.
 
         Children not seen by the watches are asked for: a stranger may hold the name.
         """
-        seen = {kind: self.store.child(key, kind, key[1]) for kind in CHILD_KINDS}
+        seen = {kind: self.store.child(key, kind, key[1]) for kind in kinds}
         unseen = [kind for kind in wanted if seen[kind] is None]
         answers = await asyncio.gather(*(self._look(kind, key) for kind in unseen))
         forbidden = {}
@@ -316,11 +337,7 @@ class Controller:
             if error.code == 404:
                 return False
             raise
-        known = self.store.get(key)
-        if known is not None and known["metadata"]["uid"] == result["metadata"]["uid"]:
-            # Else it was deleted or made anew while the answer was on its way: the copy would come back, and children
-            # be made for an owner that is gone.
-            self.store.put(KIND, result)
+        self.store.put(KIND, result)
         if result["metadata"]["generation"] != body["metadata"]["generation"]:
             # The event of the newer spec may come after this answer, and would tell nothing new then.
             self.queue.add(key, urgent=True)
@@ -378,17 +395,29 @@ def _stuck(pod: Mapping[str, Any], now: datetime.datetime) -> bool:
     return bool(scheduled) and (now - parse_time(scheduled[0]["lastTransitionTime"])).total_seconds() >= _STUCK_SECONDS
 
 
-class _Converged(NamedTuple):
-    """What became of the children in a pass."""
+@dataclass
+class _Converged:
+    """What became of children in a pass."""
 
-    changed: bool
+    changed: bool = False
     """Whether anything was written."""
-    created: bool
-    """Whether a child is new."""
-    problems: list[Problem]
+    created: list[str] = field(default_factory=list)
+    """Kinds that are new."""
+    restored: list[str] = field(default_factory=list)
+    """Kinds that somebody else had changed or deleted."""
+    problems: list[Problem] = field(default_factory=list)
     """What stood in the way of a write."""
-    retry: bool
+    retry: bool = False
     """Whether to come back though no event calls."""
+
+    def __add__(self, other: "_Converged") -> "_Converged":
+        return _Converged(
+            self.changed or other.changed,
+            self.created + other.created,
+            self.restored + other.restored,
+            self.problems + other.problems,
+            self.retry or other.retry,
+        )
 
 
 class _TakenError(Exception):

@@ -13,6 +13,9 @@ Key = tuple[str, str]
 _FIRST_RETRY_SECONDS = 0.5
 _LAST_RETRY_SECONDS = 60.0
 
+# One turn in so many belongs to those that wait, so that a stream of urgent ones does not keep them for ever.
+_TURNS = 4
+
 
 class WorkQueue:
     """Coalesces events: however many arrive while a key waits, one pass follows.
@@ -28,6 +31,7 @@ class WorkQueue:
         self._failures: dict[Key, int] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._taken = 0.0
+        self._turn = 0
         self._wake = asyncio.Condition()
         self._observe_depth = observe_depth
         self._observe_wait = observe_wait
@@ -91,12 +95,17 @@ class WorkQueue:
     async def _take(self) -> Key:
         async with self._wake:
             await self._wake.wait_for(lambda: bool(self._urgent or self._waiting))
-            key, since = (self._urgent or self._waiting).popitem(last=False)
+            key, since = self._next_lane().popitem(last=False)
             self._active.add(key)
             self._taken = time.monotonic()
             self._observe_depth(len(self._urgent) + len(self._waiting))
             self._observe_wait(self._taken - since)
             return key
+
+    def _next_lane(self) -> OrderedDict[Key, float]:
+        self._turn = (self._turn + 1) % _TURNS
+        first, second = (self._urgent, self._waiting) if self._turn else (self._waiting, self._urgent)
+        return first or second
 
     def _finish(self, key: Key, succeeded: bool) -> None:
         self._active.discard(key)

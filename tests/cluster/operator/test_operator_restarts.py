@@ -68,9 +68,14 @@ async def live(namespace, dies_after=None):
     try:
         seen = None
         deadline = time.monotonic() + 120
-        # Quiet: a pass was made, none is under way or waited for, and nothing was written for a while.
+        # Quiet: a pass was made, none is under way or waited for, nothing was written for a while, and all pods that
+        # Kubernetes is to make are told of, which takes it long on a busy machine.
         while not death.done() and (
-            not begun or begun != ended or seen != connected.writes or controller.queue.stalled_seconds > 0
+            not begun
+            or begun != ended
+            or seen != connected.writes
+            or controller.queue.stalled_seconds > 0
+            or not all_told(controller.store.get((namespace, "glm5")))
         ):
             assert time.monotonic() < deadline, f"not quiet within two minutes: {begun} passes, {seen} writes"
             seen = connected.writes
@@ -81,6 +86,15 @@ async def live(namespace, dies_after=None):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await connected.close()
+
+
+def all_told(body):
+    """Whether the object's status speaks of its present spec and of all its pods."""
+    status = body.get("status", {})
+    return (status.get("observedGeneration"), status.get("replicas")) == (
+        body["metadata"]["generation"],
+        body["spec"]["replicas"],
+    )
 
 
 def outcome(kubectl, namespace):

@@ -45,6 +45,19 @@ def test_what_somebody_asks_for_comes_before_what_is_only_looked_at_again():
     assert order(fill) == [B, C, A]
 
 
+def test_a_stream_of_urgent_keys_does_not_keep_the_others_for_ever():
+    urgent = [("models", f"urgent-{number}") for number in range(10)]
+
+    def fill(queue):
+        queue.add(A)
+        for key in urgent:
+            queue.add(key, urgent=True)
+
+    taken = order(fill)
+    assert sorted(taken) == sorted([A, *urgent])
+    assert 1 <= taken.index(A) <= 4
+
+
 def test_a_waiting_key_that_gets_urgent_is_taken_once_and_early():
     def fill(queue):
         queue.add(A)

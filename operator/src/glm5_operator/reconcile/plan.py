@@ -16,8 +16,9 @@ from .difference import agrees, digest_of, projection, spec_hash, with_hash
 
 Manifest = dict[str, Any]
 
-# In the order in which they are written: the Deployment last, so that pods find their Service and budget.
-CHILD_KINDS = ("Service", "PodDisruptionBudget", "PodMonitor", "HorizontalPodAutoscaler", "Deployment")
+# In the order in which they are written. The Deployment first: its pods load for minutes and need nothing of the
+# others, while the API server gives out the addresses of Services one at a time: many new ones wait for each other.
+CHILD_KINDS = ("Deployment", "Service", "PodDisruptionBudget", "PodMonitor", "HorizontalPodAutoscaler")
 
 
 @dataclass(frozen=True)

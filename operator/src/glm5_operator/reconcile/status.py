@@ -298,8 +298,9 @@ def _scaling_active(observed: Observed) -> Condition:
     message = str(told.get("message", ""))
     if "no custom metrics API" in message:
         message = (
-            "no adapter serves custom metrics in this cluster, so nothing is scaled: install one, or leave "
-            "spec.autoscaling out and scale by KEDA (manifests/samples/autoscaling-keda.yaml)"
+            "no adapter serves custom metrics in this cluster, so nothing is scaled: install one with the rules in "
+            "manifests/samples/autoscaling-prometheus-adapter.yaml, or leave spec.autoscaling out and scale by KEDA "
+            "(manifests/samples/autoscaling-keda.yaml)"
         )
     return Condition("ScalingActive", told["status"] == "True", told.get("reason") or "NotGiven", message[:1000])
 
