@@ -25,7 +25,7 @@ demo-down: ## Remove the demo: the embedded cluster whole, or what the demo put 
 	@PYTHONPATH=hack $(PYTHON) -m demo down
 
 ##@ Develop
-.PHONY: bench-operator venv lint types promtool test-unit test-backend test-cluster test-keda test generate
+.PHONY: bench-operator venv lint types promtool test-unit test-backend test-cluster test-autoscaling test generate
 $(VENV)/.ready: constraints.txt requirements-dev.txt operator/pyproject.toml backend/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -r requirements-dev.txt -e operator -e backend
@@ -56,10 +56,10 @@ bench-operator: venv ## The operator with 100 and 1,000 objects on a control pla
 	$(BIN)/python hack/bench_operator.py $(BENCH_OPERATOR)
 
 test-cluster: venv ## Tests on a real cluster, which they start and stop (as root; KEEP_CLUSTER=1 leaves it up)
-	$(BIN)/pytest tests/cluster -m "not keda"
+	$(BIN)/pytest tests/cluster -m "not autoscaling"
 
-test-keda: venv ## Autoscaling by a real KEDA, which is built first (as root; not part of `make test`)
-	$(BIN)/pytest tests/cluster/test_keda.py
+test-autoscaling: venv ## Autoscaling by a real KEDA and by prometheus-adapter, built first (as root; not part of `make test`)
+	$(BIN)/pytest tests/cluster/test_autoscaling.py
 
 promtool: ## Build promtool, which tests of rules and dashboards skip without (Go)
 	@$(CLUSTER_TOOL) build promtool

@@ -10,5 +10,6 @@ COREDNS_VERSION      := v1.15.0
 PROMETHEUS_VERSION   := v0.316.0
 # A container registry for the test that treats the embedded cluster as a foreign one.
 DISTRIBUTION_VERSION := v3.1.2
-# KEDA, for the test of autoscaling.
+# For the tests of autoscaling.
 KEDA_VERSION         := v2.21.0
+PROMETHEUS_ADAPTER_VERSION := v0.12.0

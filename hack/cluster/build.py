@@ -5,6 +5,7 @@ half a minute), the Prometheus operator 3, the registry 1.
 """
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from .layout import HERE, Layout, module_version, version
-from .progress import run_logged, say
+from .progress import Failure, run_logged, say
 
 # With discovery in Kubernetes only: the other clouds' clients are most of the build, and of the program.
 KUBERNETES_DISCOVERY = "remove_all_sd,enable_kubernetes_sd"
@@ -82,23 +83,36 @@ def build_prometheus_operator(layout: Layout) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as made:
         whole = Path(made) / "whole"
-        run_logged(
-            [
-                *("go", "build", "-v", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w"),
-                *("-o", whole / "prometheus-operator", f"{PROMETHEUS_OPERATOR}/cmd/operator"),
-            ],
-            what="building the Prometheus operator",
-            log=layout.cache / "log" / "build-prometheus-operator.log",
-            env=environment(),
-            cwd=module,
-        )
-        where = ["go", "list", "-m", "-f", "{{.Dir}}", PROMETHEUS_OPERATOR]
-        source = subprocess.run(where, cwd=module, env=environment(), capture_output=True, text=True, check=True)
+        program = ["-o", whole / "prometheus-operator", f"{PROMETHEUS_OPERATOR}/cmd/operator"]
+        go_build(layout, "prometheus-operator", program, cwd=module)
+        source = module_source(PROMETHEUS_OPERATOR, module_version(PROMETHEUS_OPERATOR, module / "go.mod"))
         (whole / "crds").mkdir()
-        for crd in Path(source.stdout.strip(), "example", "prometheus-operator-crd").glob("*.yaml"):
+        for crd in (source / "example" / "prometheus-operator-crd").glob("*.yaml"):
             shutil.copyfile(crd, whole / "crds" / crd.name)
         whole.rename(target)
     return target
+
+
+def go_build(
+    layout: Layout, what: str, rest: list[str | Path], *, cwd: Path, linker_flags: str = "-s -w", **variables: str
+) -> None:
+    """`go build` with the flags that all programs share. Raises Failure with the compiler's words."""
+    run_logged(
+        ["go", "build", "-v", "-buildvcs=false", "-trimpath", "-ldflags", linker_flags, *rest],
+        what=f"building {what}",
+        log=layout.cache / "log" / f"build-{what}.log",
+        env=environment(**variables),
+        cwd=cwd,
+    )
+
+
+def module_source(module: str, release: str) -> Path:
+    """A module's folder in Go's cache, checked against Go's checksum database. Raises Failure with Go's words."""
+    command = ["go", "mod", "download", "-json", f"{module}@{release}"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", env=environment(GOFLAGS="-mod=readonly"))
+    if done.returncode:
+        raise Failure(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+    return Path(json.loads(done.stdout)["Dir"])
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -114,22 +128,13 @@ def _build_in_module(layout: Layout, names: list[str], made: Path) -> None:
         stamp = "k8s.io/component-base/version"
         major, minor = release.removeprefix("v").split(".")[:2]
         flags = f"-s -w -X {stamp}.gitVersion={release} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}"
-        _go_build(layout, "kubernetes", flags, ["-tags", "providerless", "-o", f"{made}/", *kubernetes])
+        rest = ["-tags", "providerless", "-o", f"{made}/", *kubernetes]
+        go_build(layout, "kubernetes", rest, cwd=HERE, linker_flags=flags)
     if "etcd" in names:
         say(f"building etcd {module_version('go.etcd.io/etcd/server/v3')}")
-        _go_build(layout, "etcd", "-s -w", ["-o", f"{made}/etcd", "go.etcd.io/etcd/server/v3"])
+        go_build(layout, "etcd", ["-o", made / "etcd", "go.etcd.io/etcd/server/v3"], cwd=HERE)
     if "pause" in names:
-        _go_build(layout, "pause", "-s -w", ["-o", f"{made}/pause", "./pause"])
-
-
-def _go_build(layout: Layout, what: str, linker_flags: str, rest: list[str]) -> None:
-    run_logged(
-        ["go", "build", "-v", "-buildvcs=false", "-trimpath", "-ldflags", linker_flags, *rest],
-        what=f"building {what}",
-        log=layout.cache / "log" / f"build-{what}.log",
-        env=environment(),
-        cwd=HERE,
-    )
+        go_build(layout, "pause", ["-o", made / "pause", "./pause"], cwd=HERE)
 
 
 def _install(layout: Layout, name: str, made: Path) -> None:

@@ -129,9 +129,9 @@ def version(name: str) -> str:
     return found.group(1)
 
 
-def module_version(module: str) -> str:
-    """The version of a Go module in go.mod beside this file."""
-    found = re.search(rf"^\s*{re.escape(module)} (v\S+)", (HERE / "go.mod").read_text(), re.MULTILINE)
+def module_version(module: str, file: Path = HERE / "go.mod") -> str:
+    """The version of a Go module in a go.mod: the one beside this file."""
+    found = re.search(rf"^\s*{re.escape(module)} (v\S+)", file.read_text(), re.MULTILINE)
     if not found:
-        raise KeyError(f"go.mod requires no {module}")
+        raise KeyError(f"{file} requires no {module}")
     return found.group(1)

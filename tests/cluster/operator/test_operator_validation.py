@@ -97,7 +97,7 @@ def test_the_samples_are_accepted(kubectl, namespace):
     from harness import ROOT
 
     samples = sorted((ROOT / "manifests" / "samples").glob("*.yaml"))
-    # KEDA's object is of an API that is not here: tests/cluster/test_keda.py applies it.
+    # KEDA's object is of an API that is not here: tests/cluster/test_autoscaling.py applies it.
     ours = [sample for sample in samples if "apiVersion: keda.sh/" not in sample.read_text()]
     assert ROOT / "manifests" / "samples" / "glm5.yaml" in ours
     for sample in ours:

@@ -3,8 +3,10 @@
 import copy
 
 import pytest
+import yaml
 from builders import context
 
+from cluster.layout import REPOSITORY
 from glm5_operator.reconcile.difference import agrees, digest_of, projection, spec_hash
 from glm5_operator.reconcile.plan import Applied, Apply, Delete, plan, wanted_children
 
@@ -16,7 +18,7 @@ def wanted(extra=None, *, monitor=False):
 
 
 def test_one_replica_gets_a_service_and_a_deployment_and_no_budget_that_blocks_drains():
-    assert list(wanted()) == ["Service", "Deployment"]
+    assert list(wanted()) == ["Deployment", "Service"]
 
 
 def test_the_service_selects_the_pods_and_leads_to_their_http_port():
@@ -119,3 +121,12 @@ def test_lists_are_compared_by_their_keys_and_not_by_position():
     assert agrees({"a": [{"name": "y", "v": 2}, {"name": "x", "v": 1}]}, {"a": [{"name": "x", "v": 1}]})
     assert not agrees({"a": [{"name": "x", "v": 2}]}, {"a": [{"name": "x", "v": 1}]})
     assert not agrees({"a": ["1", "2"]}, {"a": ["1"]})
+
+
+@pytest.mark.parametrize("target", ["targetTokensPerSecond", "targetQueueLength"])
+def test_the_adapters_rules_serve_each_metric_that_an_autoscaler_of_ours_asks_for(target):
+    autoscaler = wanted({"autoscaling": {"maxReplicas": 2, target: 5}})["HorizontalPodAutoscaler"]
+    [metric] = [entry["pods"]["metric"]["name"] for entry in autoscaler["spec"]["metrics"]]
+    sample = REPOSITORY / "manifests" / "samples" / "autoscaling-prometheus-adapter.yaml"
+    rules = yaml.safe_load(yaml.safe_load(sample.read_text())["data"]["config.yaml"])["rules"]
+    assert metric in [rule["seriesQuery"].partition("{")[0] for rule in rules]

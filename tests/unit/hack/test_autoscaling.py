@@ -1,13 +1,13 @@
-"""KEDA's own manifests, as they are installed, and the sample that uses it."""
+"""What scales, as it is installed, and the samples that use it."""
 
 import re
 
 import yaml
 
+from autoscaling.build import KEDA, PROMETHEUS_ADAPTER
+from autoscaling.install import with_image
 from cluster.layout import REPOSITORY
 from glm5_operator.api import names
-from keda.build import image
-from keda.install import with_image
 
 MANIFEST = """
 containers:
@@ -20,8 +20,9 @@ containers:
 
 def test_every_image_of_keda_is_ours_and_never_pulled():
     containers = yaml.safe_load(with_image(MANIFEST))["containers"]
-    assert containers == [{"image": image(), "imagePullPolicy": "Never"}] * 2
-    assert image().startswith("glm5.local/keda:2.")
+    assert containers == [{"image": KEDA.image, "imagePullPolicy": "Never"}] * 2
+    assert KEDA.image.startswith("glm5.local/keda:2.")
+    assert PROMETHEUS_ADAPTER.image.startswith("glm5.local/prometheus-adapter:0.")
 
 
 def test_the_sample_scales_an_object_of_ours_on_metrics_that_are_documented():

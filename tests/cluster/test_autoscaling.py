@@ -1,6 +1,7 @@
-"""Autoscaling by a real KEDA on what a real Prometheus scraped: `make test-keda`, not part of the default run.
+"""Autoscaling on what a real Prometheus scraped: `make test-autoscaling`, not part of the default run.
 
-KEDA is built from its Go module first, about five minutes of two cores.
+By a real KEDA, and by `spec.autoscaling` with a real prometheus-adapter. Both are built from their Go modules first,
+about eight minutes of two cores.
 """
 
 import contextlib
@@ -13,11 +14,11 @@ import time
 import pytest
 import yaml
 
+from autoscaling import install
 from cluster.layout import REPOSITORY
 from demo.deployment import explain, wait_ready
-from keda.install import install
 
-pytestmark = [pytest.mark.cluster, pytest.mark.keda, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.cluster, pytest.mark.autoscaling, pytest.mark.timeout(1800)]
 
 NAME = "scaled"
 SAMPLE = REPOSITORY / "manifests" / "samples" / "autoscaling-keda.yaml"
@@ -26,35 +27,47 @@ READY_SECONDS = 300
 
 @pytest.fixture(scope="module")
 def scaled(line):
-    """A server of one pod that decodes one request at a time, and the sample's ScaledObject for it."""
-    install(line.target)
-    line.apply(
-        {
-            "apiVersion": "glm5.dev/v1alpha1",
-            "kind": "GLM5Deployment",
-            "metadata": {"name": NAME},
-            "spec": {
-                "model": {"source": {"persistentVolumeClaim": {"claimName": "tiny-model"}}},
-                "gpus": {"count": 1},
-                "kvCache": {"maxTokens": 20000},
-                "maxRunningRequests": 1,
-                "server": {
-                    "image": line.images["server-cpu"],
-                    "toolCallParser": "",
-                    "reasoningParser": "",
-                    # An idle scheduler takes a whole core: two would leave none to the API server, and KEDA ends when
-                    # its lease gets no answer for 5 s.
-                    "resources": {"limits": {"cpu": "700m"}},
-                },
-                "sharedMemory": "1Gi",
-                "drain": {"gracePeriod": "5s"},
-            },
-        }
-    )
+    """A server of one pod that decodes one request at a time."""
+    line.apply(server(line))
     wait_ready(line.kubectl, line.namespace, NAME, timeout=READY_SECONDS)
     yield NAME
-    line.kubectl.run("delete", "scaledobjects.keda.sh", NAME, "-n", line.namespace, "--ignore-not-found")
     line.delete(NAME)
+
+
+@pytest.fixture(scope="module")
+def keda(line):
+    install.keda(line.target)
+
+
+@pytest.fixture(scope="module")
+def adapter(line):
+    install.prometheus_adapter(line.target)
+
+
+def server(line, **more):
+    """The object of that server; `more` are further fields of its spec."""
+    return {
+        "apiVersion": "glm5.dev/v1alpha1",
+        "kind": "GLM5Deployment",
+        "metadata": {"name": NAME},
+        "spec": {
+            "model": {"source": {"persistentVolumeClaim": {"claimName": "tiny-model"}}},
+            "gpus": {"count": 1},
+            "kvCache": {"maxTokens": 20000},
+            "maxRunningRequests": 1,
+            "server": {
+                "image": line.images["server-cpu"],
+                "toolCallParser": "",
+                "reasoningParser": "",
+                # An idle scheduler takes a whole core: two would leave none to the API server, and KEDA ends when
+                # its lease gets no answer for 5 s.
+                "resources": {"limits": {"cpu": "700m"}},
+            },
+            "sharedMemory": "1Gi",
+            "drain": {"gracePeriod": "5s"},
+            **more,
+        },
+    }
 
 
 def scaled_object(line, trigger, threshold):
@@ -114,11 +127,30 @@ def wait_for_replicas(line, wanted, *, seconds, ready=1):
 
 
 @pytest.mark.parametrize(("trigger", "threshold"), [(0, "2"), (1, "5")], ids=["requests", "tokens"])
-def test_load_makes_a_second_pod_and_its_end_takes_it_away_again(line, scaled, trigger, threshold):
+def test_keda_makes_a_second_pod_under_load_and_takes_it_away_again(line, scaled, keda, trigger, threshold):
     [first] = pods(line)
     line.apply(scaled_object(line, trigger, threshold))
-    with line.forwarded(NAME, 30000) as url, load(url):
-        wait_for_replicas(line, 2, seconds=READY_SECONDS, ready=2)
-    wait_for_replicas(line, 1, seconds=180)
+    try:
+        with line.forwarded(NAME, 30000) as url, load(url):
+            wait_for_replicas(line, 2, seconds=READY_SECONDS, ready=2)
+        wait_for_replicas(line, 1, seconds=180)
+    finally:
+        line.kubectl.run("delete", "scaledobjects.keda.sh", NAME, "-n", line.namespace, "--ignore-not-found")
     assert pods(line) == {first}, "the pod that served from the start is the one that stays"
     wait_ready(line.kubectl, line.namespace, NAME, timeout=60)
+
+
+@pytest.mark.parametrize(("target", "value"), [("targetQueueLength", 1), ("targetTokensPerSecond", 5)])
+def test_the_objects_own_autoscaler_makes_a_second_pod_under_load(line, scaled, adapter, target, value):
+    [first] = pods(line)
+    line.apply(server(line, autoscaling={"maxReplicas": 2, target: value}))
+    try:
+        with line.forwarded(NAME, 30000) as url, load(url):
+            line.wait_for_reason(NAME, "ValidMetricFound", kind="ScalingActive")
+            wait_for_replicas(line, 2, seconds=READY_SECONDS, ready=2)
+    finally:
+        # Its own way down takes Kubernetes' five minutes.
+        line.apply(server(line))
+        line.kubectl.run("scale", "glm5", NAME, "-n", line.namespace, "--replicas=1")
+    wait_for_replicas(line, 1, seconds=180)
+    assert pods(line) == {first}, "the pod that served from the start is the one that stays"
