@@ -112,7 +112,17 @@ def fingerprints(package: Path) -> dict[str, str | None]:
 
 def fingerprint(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     """Hash a function's syntax without docstrings; 16 hexadecimal digits."""
-    return hashlib.sha256(ast.dump(_WithoutDocstrings().visit(function)).encode()).hexdigest()[:16]
+    return hashlib.sha256(_written(_WithoutDocstrings().visit(function)).encode()).hexdigest()[:16]
+
+
+def _written(value: object) -> str:
+    """Write a syntax tree out. Empty fields are left out: which there are changes with Python's version."""
+    if isinstance(value, ast.AST):
+        fields = (f"{name}={_written(field)}" for name, field in ast.iter_fields(value) if field not in (None, []))
+        return f"{type(value).__name__}({', '.join(fields)})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_written, value))}]"
+    return repr(value)
 
 
 class _WithoutDocstrings(ast.NodeTransformer):
