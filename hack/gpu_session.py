@@ -168,8 +168,10 @@ class Session:
     def _run_lane(self, steps: Sequence[Step]) -> None:
         for step in steps:
             self._note(step, {"result": "running", "seconds": 0})
-            self._note(step, self._run_step(step))
-            self._ended[step.name].set()
+            try:
+                self._note(step, self._run_step(step))
+            finally:
+                self._ended[step.name].set()
 
     def _run_step(self, step: Step) -> dict[str, object]:
         if self._stopped:

@@ -3,7 +3,7 @@
     python hack/server_table.py JSON [NEW.json ...]
 
 Further files are the results of later runs, which are merged into JSON first: a case measured anew takes the place of
-the old one, and so does each section of a run. Every row tells its run by the date that stands under `runs`.
+the old one, and so does each entry of a section. Every one tells its run by the date that stands under `runs`.
 """
 
 import json
@@ -22,12 +22,22 @@ def merge(into: dict, new: dict) -> None:
     into.setdefault("runs", {into["date"]: about(into)})[new["date"]] = about(new)
     measured = {case(row): row for row in new["rows"]}
     into["rows"] = [measured.pop(case(row), row) for row in into["rows"]] + list(measured.values())
-    into.update({section: new[section] for section in SECTIONS if section in new})
+    for section in SECTIONS:
+        entries = [{"run": new["date"], **entry} for entry in new.get(section, [])]
+        anew = {subject(entry) for entry in entries}
+        kept = [entry for entry in into.get(section, []) if subject(entry) not in anew]
+        if kept or entries:
+            into[section] = kept + entries
 
 
 def about(results: dict) -> dict:
     """Give what a run was made on and with."""
     return {name: results[name] for name in ABOUT if name in results}
+
+
+def subject(entry: dict) -> tuple:
+    """Give what a section's entry is about."""
+    return tuple(entry.get(name) for name in ("way", "kernel", "batch", "context"))
 
 
 def case(row: dict) -> tuple:

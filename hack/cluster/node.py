@@ -54,7 +54,7 @@ def up(layout: Layout, binaries: Path) -> None:
     sandbox.start(layout, "containerd", programs["containerd"])
     sandbox.wait_for(layout, "containerd", "containerd to answer", lambda: images.answers(layout), timeout=60)
     sandbox.start(layout, "kube-proxy", programs["kube-proxy"])
-    # After containerd has answered: kubelet ends when its first question to it is not answered.
+    # After containerd has answered: kubelet ends when its first question to it is not answered (see `asked_too_early`).
     sandbox.start(layout, "kubelet", programs["kubelet"])
     for archive in archives:
         images.load(layout, archive)
@@ -78,7 +78,20 @@ def start_kubelet(layout: Layout, binaries: Path) -> None:
 
 
 def _wait_ready(layout: Layout, binaries: Path) -> None:
-    sandbox.wait_for(layout, "kubelet", "a node that is Ready", lambda: is_ready(layout, binaries), timeout=120)
+    def ready() -> bool:
+        if is_ready(layout, binaries):
+            return True
+        log = layout.logs / "kubelet.log"
+        if "kubelet" not in sandbox.running(layout) and asked_too_early(log.read_text(errors="replace")):
+            sandbox.start(layout, "kubelet", commands(layout, binaries)["kubelet"])
+        return False
+
+    sandbox.wait_for(layout, "kubelet", "a node that is Ready", ready, timeout=120)
+
+
+def asked_too_early(log: str) -> bool:
+    """Whether a kubelet ended only because containerd, though it answered, was not ready for it yet."""
+    return any("server is not initialized yet" in line for line in log.splitlines()[-5:])
 
 
 def is_ready(layout: Layout, binaries: Path) -> bool:

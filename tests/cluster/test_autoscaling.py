@@ -103,10 +103,12 @@ def load(url, clients=6):
     threads = [threading.Thread(target=send) for _ in range(clients)]
     for thread in threads:
         thread.start()
-    yield
-    stop.set()
-    for thread in threads:
-        thread.join()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
 
 
 def pods(line):

@@ -79,7 +79,8 @@ class Store:
         if 0 < version <= self._deleted.get(uid, 0):
             return None
         known = self._find(kind, key, body)
-        if known is not None and known.uid == uid and known.version >= version > 0:
+        # Whatever its uid: word of an object made anew may come before that of the old one's end, or instead of it.
+        if known is not None and known.version >= version > 0:
             return None
         copy = _Copy(uid, version, _kept(kind, body))
         if kind == KIND:

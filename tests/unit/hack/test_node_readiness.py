@@ -2,7 +2,7 @@
 
 import pytest
 
-from cluster.node import takes_pods
+from cluster.node import asked_too_early, takes_pods
 
 READY = {"type": "Ready", "status": "True"}
 NOT_READY = {"type": "Ready", "status": "False"}
@@ -25,3 +25,14 @@ def test_a_node_that_registers_or_still_carries_its_not_ready_taint_does_not(fou
 
 def test_a_taint_that_a_person_set_is_not_waited_for():
     assert takes_pods(node(READY, taints=[{"key": "dedicated", "effect": "NoSchedule"}]))
+
+
+@pytest.mark.parametrize(
+    ("last_line", "again"),
+    [
+        ('"command failed" err="validate CRI v1 runtime API: rpc error: desc = server is not initialized yet"', True),
+        ('"command failed" err="failed to load kubelet config file"', False),
+    ],
+)
+def test_a_kubelet_that_asked_its_runtime_too_early_is_started_again_and_no_other(last_line, again):
+    assert asked_too_early(f"started\n{last_line}\n") == again

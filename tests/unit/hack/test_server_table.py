@@ -16,8 +16,14 @@ def results(date, *rows, **more):
 
 def test_a_case_measured_anew_takes_the_place_of_the_old_one_and_names_its_run(tmp_path, capsys):
     old, new = tmp_path / "old.json", tmp_path / "new.json"
-    old.write_text(json.dumps(results("May", row("cuda", 1000, 5.0), row("cuda", 8000, 6.0), timing_cost=["old"])))
-    new.write_text(json.dumps(results("June", row("cuda", 8000, 4.0), row("dsa", 8000, 7.0), stamps=["new"])))
+    old.write_text(
+        json.dumps(
+            results("May", row("cuda", 1000, 5.0), row("cuda", 8000, 6.0), profiler=[{"way": "kept"}, {"way": "anew"}])
+        )
+    )
+    new.write_text(
+        json.dumps(results("June", row("cuda", 8000, 4.0), row("dsa", 8000, 7.0), profiler=[{"way": "anew", "x": 1}]))
+    )
     server_table.main(old, new)
     merged = json.loads(old.read_text())
     assert [(each["kernel"], each["context"], each["step_ms"], each["run"]) for each in merged["rows"]] == [
@@ -26,7 +32,7 @@ def test_a_case_measured_anew_takes_the_place_of_the_old_one_and_names_its_run(t
         ("dsa", 8000, 7.0, "June"),
     ]
     assert merged["runs"]["June"]["machine"] == {"gpu": "June"}
-    assert (merged["timing_cost"], merged["stamps"]) == (["old"], ["new"])
+    assert merged["profiler"] == [{"way": "kept"}, {"run": "June", "way": "anew", "x": 1}]
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "| ms a step (tok/s) | 1 x 1,000 | 1 x 8,000 |"
     assert lines[2:4] == ["| Never, cuda | 5.00 (200) | 4.00 (250) |", "| Never, dsa | - | 7.00 (143) |"]

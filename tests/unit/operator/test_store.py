@@ -66,9 +66,19 @@ def test_a_copy_that_a_write_of_our_own_has_brought_calls_for_no_pass_again():
 
 def test_a_child_made_anew_with_the_same_name_is_another_one():
     store = store_of(pod_at("glm5-a", 6))
-    anew = pod_at("glm5-a", 6)
+    anew = pod_at("glm5-a", 7)
     anew["metadata"]["uid"] = "another"
     assert store.put("Pod", anew) == KEY
+
+
+def test_a_late_answer_about_an_object_does_not_displace_the_one_made_anew():
+    store = store_of(pod_at("glm5-a", 5))
+    anew = pod_at("glm5-a", 9)
+    anew["metadata"]["uid"] = "another"
+    store.put("Pod", anew)
+    assert store.put("Pod", pod_at("glm5-a", 7)) is None
+    store.remove("Pod", pod_at("glm5-a", 8))
+    assert store.child(KEY, "Pod", "glm5-a")["metadata"]["uid"] == "another"
 
 
 def test_an_answer_that_comes_after_word_of_the_childs_deletion_brings_no_child_back():

@@ -30,10 +30,10 @@ def scrape(server: Server, context: int) -> dict[str, Any]:
     exporter = subprocess.Popen(
         [sys.executable, "-m", "glm5_mla.exporter.server"], env=environment, stderr=subprocess.PIPE, text=True
     )
+    over = threading.Event()
     try:
         assert exporter.stderr is not None
         url = f"http://127.0.0.1:{exporter.stderr.readline().split()[-1]}/metrics"
-        over = threading.Event()
         decoding = threading.Thread(target=_decode, args=(server, context, over))
         decoding.start()
         answers = []
@@ -46,6 +46,7 @@ def scrape(server: Server, context: int) -> dict[str, Any]:
         time.sleep(0.3)  # the scheduler writes the last steps when it goes idle
         page = fetch(url)[1].decode()
     finally:
+        over.set()
         exporter.terminate()
         exporter.wait()
     exported = {int(rank): float(value) for rank, value in _SUM.findall(page)}

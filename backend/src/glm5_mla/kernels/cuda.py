@@ -65,7 +65,7 @@ class CudaMlaDecode:
         self._cut = cut or Cut()
         with torch.cuda.device(device):
             size = self._library.prepare(heads, self.max_query_len)
-        # All ones: what no partial result looks like. Every call leaves it so.
+        # All ones: every piece of a partial result is empty. Every call leaves all pieces empty.
         self._workspace = torch.full((size,), 0xFF, dtype=torch.uint8, device=device)
 
     def __call__(
