@@ -91,13 +91,11 @@ bench-exporter: venv ## What the exporter costs at 8 ranks and 200 steps/s, into
 .PHONY: kernel bench-kernel bench-server bench-eight bench-tables gpu-session
 # What these targets run: PYTHON with this package before what PYTHONPATH names.
 ON_CARD = PYTHONPATH=backend/src:$$PYTHONPATH $(PYTHON)
-BENCH_SERVER = $(ON_CARD) -m glm5_mla.bench.server --argument=--disable-prefill-cuda-graph \
-  --argument=--cuda-graph-bs-decode --argument=1 --argument=3 --argument=8 --argument=32
 BENCH_ARGUMENTS ?= --numerics --stamps --timing-rounds 14 --profile whole-pool --profile never-cuda \
   --wave active-rows,whole-pool,never-flashinfer,never-cuda --wave sglang-triton,timed-1,untimed-1,timed-2,untimed-2
 SERVER_JSON := docs/benchmarks/server-h200.json
 bench-server: ## Decode steps of real servers by mode, context and batch, into docs/benchmarks/server-h200.json
-	$(BENCH_SERVER) --out $(SERVER_JSON) $(BENCH_ARGUMENTS)
+	$(ON_CARD) -m glm5_mla.bench.server --out $(SERVER_JSON) $(BENCH_ARGUMENTS)
 
 EIGHT_OUT := build/bench-eight
 bench-eight: ## Decode steps over all GPUs of this machine (tensor parallel), into docs/benchmarks/gpus-N.json

@@ -26,8 +26,7 @@ from typing import NamedTuple
 CLI = ("-c", "import sys; from glm5_mla.cli import main; sys.exit(main())")
 PYTEST = ("-m", "pytest", "-m", "gpu", "-rs", "--durations=8", "-p", "no:cacheprovider")
 KERNEL_TESTS = "tests/gpu/test_kernels.py"
-BENCH_SERVER = ("-m", "glm5_mla.bench.server", "--argument=--disable-prefill-cuda-graph", "--start-limit", "300")
-GRAPHS = tuple(f"--argument={text}" for text in ("--cuda-graph-bs-decode", "1", "3", "8", "32"))
+BENCH_SERVER = ("-m", "glm5_mla.bench.server", "--start-limit", "300")
 CUDA_FOLDERS = "/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer"
 
 TIMING, SERVERS, KERNELS, ALL = "timing", "servers", "kernels", "all"
@@ -76,14 +75,17 @@ STEPS = (
         "bench-kernel", TIMING, 260, ("-m", "glm5_mla.bench.kernel", "--output", "OUT/kernel.json", "--seconds", "220")
     ),
     Step(
-        "counters", TIMING, 90, ("-m", "glm5_mla.bench.counters", "--out", "OUT/counters.json", "--details", "OUT/details")
+        "counters",
+        TIMING,
+        90,
+        ("-m", "glm5_mla.bench.counters", "--out", "OUT/counters.json", "--details", "OUT/details"),
     ),
     Step(
         "bench-server",
         TIMING,
         480,
         (
-            *(*BENCH_SERVER, *GRAPHS, "--out", "OUT/server.json", "--work", "OUT/details/bench-server", "--stamps"),
+            *(*BENCH_SERVER, "--out", "OUT/server.json", "--work", "OUT/details/bench-server", "--stamps"),
             *("--wave", "never-cuda,sglang-triton,timed-1,untimed-1,timed-2,untimed-2"),
             *("--profile", "never-cuda", "--timing-rounds", "14"),
         ),
@@ -93,7 +95,7 @@ STEPS = (
         TIMING,
         240,
         (
-            *(*BENCH_SERVER, *GRAPHS, "--out", "OUT/sparse.json", "--work", "OUT/details/bench-sparse", "--port", "30400"),
+            *(*BENCH_SERVER, "--out", "OUT/sparse.json", "--work", "OUT/details/bench-sparse", "--port", "30400"),
             *("--wave", "sparse", "--cases", "1x8000,1x64000,8x8000,32x8000"),
         ),
         needs="sparse-check",
@@ -103,26 +105,12 @@ STEPS = (
         ALL,
         560,
         (
-            *(
-                *BENCH_SERVER,
-                *GRAPHS,
-                "--out",
-                "OUT/gpus-GPUS.json",
-                "--work",
-                "OUT/details/bench-gpus",
-                "--port",
-                "30600",
-            ),
-            *("--gpus", "GPUS", "--wave", "never-cuda,active-rows,whole-pool,never-flashinfer"),
+            *BENCH_SERVER,
+            *("--out", "OUT/gpus-GPUS.json", "--work", "OUT/details/bench-gpus", "--port", "30600", "--gpus", "GPUS"),
+            *("--wave", "never-cuda,active-rows,whole-pool,never-flashinfer"),
             # At 131,072 the pool holds three.
-            *(
-                "--cases",
-                "1x8000,8x8000,32x8000,1x131072,3x131072",
-                "--profile",
-                "never-cuda",
-                "--scrape",
-                "never-cuda",
-            ),
+            *("--cases", "1x8000,8x8000,32x8000,1x131072,3x131072"),
+            *("--profile", "never-cuda", "--scrape", "never-cuda"),
             # Plain NCCL: SGLang's own all-reduce and FlashInfer's fused one use ways that not every machine allows.
             *("--argument=--disable-custom-all-reduce", "--argument=--enforce-disable-flashinfer-allreduce-fusion"),
         ),

@@ -149,12 +149,19 @@ _BF16: list[torch.Tensor] = []
 
 
 def _bf16_pools(pools: list[torch.Tensor]) -> list[torch.Tensor]:
-    """BF16 copies of the pools, made once; fewer of them, in turn, when the card can't hold all."""
-    if not _BF16:
-        room = torch.cuda.mem_get_info()[0] - (12 << 30)
+    """BF16 copies of the pools."""
+    return _made_once(_BF16, pools, torch.Tensor.bfloat16, spare_gib=12)
+
+
+def _made_once(
+    made: list[torch.Tensor], pools: list[torch.Tensor], make: Callable[[torch.Tensor], torch.Tensor], spare_gib: int
+) -> list[torch.Tensor]:
+    """The pools in another format, made once outside the timing; fewer, in turn, when the card can't hold all."""
+    if not made:
+        room = torch.cuda.mem_get_info()[0] - (spare_gib << 30)
         count = max(1, min(len(pools), room // (2 * pools[0].numel())))
-        _BF16.extend(pool.bfloat16() for pool in pools[:count])
-    return [_BF16[i % len(_BF16)] for i in range(len(pools))]
+        made.extend(make(pool) for pool in pools[:count])
+    return [made[i % len(made)] for i in range(len(pools))]
 
 
 def sglang_triton(splits: int, data: Batch) -> Call:
@@ -232,14 +239,14 @@ _QUANTIZED: list[torch.Tensor] = []
 
 
 def _quantized_pools(pools: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The pools in FlashMLA's sparse format, [pages, 64, 1, 656], made once from ours outside the timing."""
+    """The pools in FlashMLA's sparse format, [pages, 64, 1, 656]."""
     from sglang.kernels.ops.quantization.dsa_quant_k_cache import quantize_k_cache
 
-    if not _QUANTIZED:
-        room = torch.cuda.mem_get_info()[0] - (8 << 30)
-        count = max(1, min(len(pools), room // (2 * pools[0].numel())))
-        _QUANTIZED.extend(quantize_k_cache(pool.bfloat16().view(-1, 64, 1, ROW)) for pool in pools[:count])
-    return [_QUANTIZED[i % len(_QUANTIZED)] for i in range(len(pools))]
+    def quantized(pool: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = quantize_k_cache(pool.bfloat16().view(-1, 64, 1, ROW))
+        return result
+
+    return _made_once(_QUANTIZED, pools, quantized, spare_gib=8)
 
 
 def flash_mla_sparse_reference(data: Batch) -> torch.Tensor:

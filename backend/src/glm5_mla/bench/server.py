@@ -33,6 +33,8 @@ PROFILED_CONTEXTS = (8_000, 64_000)
 MIDDLE = 64_000
 """Cases with a longer context come last."""
 CASES = ((1, 1_000), (1, 8_000), (1, 64_000), (1, 131_072), (8, 8_000), (32, 8_000))
+# Graphs for the batches of the cases alone; none for prefills, which are not measured.
+GRAPHS = ("--disable-prefill-cuda-graph", "--cuda-graph-bs-decode", "1", "3", "8", "32")
 SHORT = 8
 SECONDS_A_CASE = 3.0
 
@@ -248,7 +250,7 @@ def arguments_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--timing-rounds", type=int, default=0, help="compare a wave's timed-... servers with its untimed-... ones"
     )
-    parser.add_argument("--argument", action="append", default=[], help="further argument for SGLang")
+    parser.add_argument("--argument", action="append", default=[*GRAPHS], help="further argument for SGLang")
     return parser
 
 

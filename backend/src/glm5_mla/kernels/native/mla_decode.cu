@@ -255,10 +255,11 @@ struct MergeCtas {
   static constexpr int kStep = 2 * NB * kUnits;  // pieces from one CTA's to the next's
   static constexpr int kUnitsAhead = 2;
   Piece* spanning;
-  int me, units, both;
+  int me;
   Members one, two;
   Target to_one, to_two;
   const Output output;
+  int units = 0, both = 0;  // of the slice of `one`; of both slices
 
   // Member number `me` of those takes every members-th stretch of 16 units.
   __device__ __forceinline__ int units_of(const Members& m) const {
@@ -967,7 +968,7 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
     }
   }
 
-  // ---- merge over CTAs: each takes a slice of every request that it shares, once all have arrived
+  // ---- merge over CTAs: each takes a slice of every request that it shares
   if (shared_request[0] >= 0 || shared_request[1] >= 0) {
     int c0[2], c1[2];
     Target to[2];
@@ -981,7 +982,7 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
       c0[e] = cut.first_cta(cost);
       c1[e] = cut.last_cta(cost, len);
     }
-    MergeCtas<NB, G>{k.spanning + (int64_t)parity * ctas * 2 * NB * kUnits, (int)cta, 0, 0, shared_request[0] < 0 ? Members{0, -1} : Members{c0[0], c1[0]},
+    MergeCtas<NB, G>{k.spanning + (int64_t)parity * ctas * 2 * NB * kUnits, (int)cta, shared_request[0] < 0 ? Members{0, -1} : Members{c0[0], c1[0]},
                      shared_request[1] < 0 ? Members{0, -1} : Members{c0[1], c1[1]}, to[0], to[1], output}
         .run(sm.reduce);
     // The pass after the next writes where this one read: its writers have then seen pieces of the next pass from here.
