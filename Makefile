@@ -90,7 +90,7 @@ bench-exporter: venv ## What the exporter costs at 8 ranks and 200 steps/s, into
 ##@ Measure (on a machine with a GPU and SGLang; PYTHON is that SGLang's)
 .PHONY: kernel bench-kernel bench-server bench-eight bench-tables gpu-session
 # What these targets run: PYTHON with this package before what PYTHONPATH names.
-ON_CARD = PYTHONPATH=backend/src:$$PYTHONPATH $(PYTHON)
+ON_CARD = PYTHONPATH=backend/src$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON)
 BENCH_ARGUMENTS ?= --numerics --stamps --timing-rounds 14 --profile whole-pool --profile never-cuda \
   --wave active-rows,whole-pool,never-flashinfer,never-cuda --wave sglang-triton,timed-1,untimed-1,timed-2,untimed-2
 SERVER_JSON := docs/benchmarks/server-h200.json
@@ -99,8 +99,9 @@ bench-server: ## Decode steps of real servers by mode, context and batch, into d
 
 EIGHT_OUT := build/bench-eight
 bench-eight: ## Decode steps over all GPUs of this machine (tensor parallel), into docs/benchmarks/gpus-N.json
-	$(ON_CARD) hack/gpu_session.py --out $(EIGHT_OUT) --only bench-gpus
-	cp $(EIGHT_OUT)/gpus-*.json docs/benchmarks/
+	rm -f $(EIGHT_OUT)/gpus-*.json
+	$(ON_CARD) hack/gpu_session.py --out $(EIGHT_OUT) --only bench-gpus; status=$$?; \
+	  cp $(EIGHT_OUT)/gpus-*.json docs/benchmarks/; exit $$status
 
 bench-kernel: ## One layer of decode attention, ours and what else is installed, into docs/benchmarks/kernel-h200.json
 	$(ON_CARD) -m glm5_mla.bench.kernel --output docs/benchmarks/kernel-h200.json

@@ -165,8 +165,10 @@ class Controller:
             # The rest waits its turn behind the Deployments of other new objects.
             self.queue.add(key)
             return "changed"
-        converged += await self._converge(key, context, body, wanted, CHILD_KINDS[1:])
-        await self._tell_converged(key, body, wanted, converged)
+        try:
+            converged += await self._converge(key, context, body, wanted, CHILD_KINDS[1:])
+        finally:
+            await self._tell_converged(key, body, wanted, converged)
         if is_new and converged.created and not converged.problems:
             # There is nothing to say before its pods exist, and others may wait for their children.
             self.queue.add_after(key, _SETTLE_SECONDS)

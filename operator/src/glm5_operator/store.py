@@ -96,9 +96,7 @@ class Store:
             return None
         uid, version = _identity(body)
         # By version, since what only lost its label is told as deleted, too, and may come back.
-        self._deleted[uid] = version
-        if len(self._deleted) > _REMEMBERED_DELETIONS:
-            self._deleted.popitem(last=False)
+        self._remember_deletion(uid, version)
         known = self._find(kind, key, body)
         if known is not None and known.uid != uid:
             return key
@@ -114,7 +112,10 @@ class Store:
         """Drops copies of a kind that a listing at this resourceVersion does not name: their deletion was missed."""
 
         def gone(key: Key, copy: _Copy) -> bool:
-            return namespace in (None, key[0]) and copy.version <= version and copy.uid not in uids
+            is_gone = namespace in (None, key[0]) and copy.version <= version and copy.uid not in uids
+            if is_gone:
+                self._remember_deletion(copy.uid, version)
+            return is_gone
 
         if kind == KIND:
             self._objects = {key: copy for key, copy in self._objects.items() if not gone(key, copy)}
@@ -125,6 +126,12 @@ class Store:
                 self._children[key] = kept
             else:
                 del self._children[key]
+
+    def _remember_deletion(self, uid: str, version: int) -> None:
+        self._deleted[uid] = version
+        self._deleted.move_to_end(uid)
+        if len(self._deleted) > _REMEMBERED_DELETIONS:
+            self._deleted.popitem(last=False)
 
     def _find(self, kind: str, key: Key, body: Object) -> _Copy | None:
         if kind == KIND:

@@ -25,10 +25,10 @@ def python(name, code, lane=TIMING, limit_s=30, **more):
 def session(tmp_path, monkeypatch):
     """Runs steps on so many cards; returns the summary and whether all went well."""
 
-    def run(*steps, cards=1):
+    def run(*steps, cards=1, only=""):
         monkeypatch.setattr(gpu_session, "STEPS", steps)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(str(4 + number) for number in range(cards)))
-        status = gpu_session.main(["--out", str(tmp_path)])
+        status = gpu_session.main(["--out", str(tmp_path), "--only", only])
         return json.loads((tmp_path / "summary.json").read_text()), status == 0
 
     return run
@@ -85,8 +85,14 @@ def test_a_step_is_left_out_when_the_one_that_it_needs_failed_in_another_lane(se
 
 
 def test_a_step_for_more_cards_than_there_are_is_left_out(session):
-    summary, _ = session(python("parallel", "", ALL, least_cards=2))
+    summary, well = session(python("parallel", "", ALL, least_cards=2), python("single", ""))
     assert summary["parallel"]["result"] == "left out: it needs 2 cards"
+    assert well
+
+
+def test_a_step_that_was_asked_for_by_name_must_not_be_left_out(session):
+    _, well = session(python("parallel", "", ALL, least_cards=2), only="parallel")
+    assert not well
 
 
 def test_a_step_whose_tool_is_absent_is_left_out_and_says_so(session):

@@ -35,6 +35,13 @@ def test_a_child_that_a_listing_does_not_name_is_dropped():
     assert names(store) == ["glm5-b"]
 
 
+def test_an_answer_that_comes_after_a_listing_without_the_child_brings_no_child_back():
+    store = store_of(pod_at("glm5-a", 6))
+    store.drop_unlisted("Pod", None, set(), 10)
+    assert store.put("Pod", pod_at("glm5-a", 8)) is None
+    assert names(store) == []
+
+
 def test_a_child_newer_than_the_listing_stays():
     store = store_of(pod_at("glm5-a", 11))
     store.drop_unlisted("Pod", None, set(), 10)
