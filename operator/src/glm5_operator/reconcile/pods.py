@@ -192,7 +192,7 @@ def _explain_loss(pod: Mapping[str, Any]) -> str:
     if pod["metadata"].get("deletionTimestamp") is None:
         return (
             f"node {node} does not answer: see kubectl describe node {node}. Unless it comes back, pod {name} is "
-            "replaced after the pod's tolerationSeconds, by default 5 minutes"
+            "replaced after the pod's tolerationSeconds, by default 5 minutes (not while none of the nodes answers)"
         )
     return (
         f"node {node} does not answer, so pod {name} can't be seen to end; its GPUs and volumes stay taken. When the "
