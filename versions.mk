@@ -4,6 +4,7 @@ SGLANG_VERSION := 0.5.23
 # The public SGLang image that the server image builds on for GPUs.
 SGLANG_IMAGE   := docker.io/lmsysorg/sglang:v$(SGLANG_VERSION)
 DEBIAN_RELEASE := bookworm
+CONTAINERD_VERSION   := v2.4.2
 HELM_VERSION         := v3.22.0
 COREDNS_VERSION      := v1.15.0
 # Prometheus v3.16.0: its Go module numbers it so.

@@ -1,7 +1,7 @@
 """Builds the cluster's programs from their Go modules, once for each set of versions.
 
 On two cores without Go's cache: Kubernetes and etcd about 5 minutes, helm 2, CoreDNS 3, Prometheus 3 (promtool after it
-half a minute), the Prometheus operator 3, the registry 1.
+half a minute), containerd 2, the Prometheus operator 3, the registry 1.
 """
 
 import hashlib
@@ -18,9 +18,15 @@ from .progress import Failure, run_logged, say
 
 # With discovery in Kubernetes only: the other clouds' clients are most of the build, and of the program.
 KUBERNETES_DISCOVERY = "remove_all_sd,enable_kubernetes_sd"
+CONTAINERD = "github.com/containerd/containerd/v2/cmd"
+# Snapshotters that no machine here has.
+CONTAINERD_WITHOUT = "no_btrfs,no_devmapper,no_zfs"
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl")
 # Programs with a module graph of their own: (package, name of its version in versions.mk, build tags).
 STANDALONE = {
+    "containerd": (f"{CONTAINERD}/containerd", "CONTAINERD_VERSION", CONTAINERD_WITHOUT),
+    "containerd-shim-runc-v2": (f"{CONTAINERD}/containerd-shim-runc-v2", "CONTAINERD_VERSION", ""),
+    "ctr": (f"{CONTAINERD}/ctr", "CONTAINERD_VERSION", CONTAINERD_WITHOUT),
     "helm": ("helm.sh/helm/v3/cmd/helm", "HELM_VERSION", ""),
     "coredns": ("github.com/coredns/coredns", "COREDNS_VERSION", ""),
     "prometheus": ("github.com/prometheus/prometheus/cmd/prometheus", "PROMETHEUS_VERSION", KUBERNETES_DISCOVERY),
@@ -30,7 +36,7 @@ STANDALONE = {
 # Its module has replace directives, which `go install` refuses: a go.mod of its own, beside this file, pins it.
 PROMETHEUS_OPERATOR = "github.com/prometheus-operator/prometheus-operator"
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "pause")
-NODE = ("kubelet", "kube-proxy", "coredns", "helm")
+NODE = ("containerd", "containerd-shim-runc-v2", "ctr", "kubelet", "kube-proxy", "coredns", "helm")
 
 
 def programs(layout: Layout) -> tuple[str, ...]:

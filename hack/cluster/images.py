@@ -57,7 +57,7 @@ def load(layout: Layout, archive: Path) -> None:
 
 def ctr(layout: Layout, *arguments: str) -> str:
     """containerd's own client in the namespace that Kubernetes uses; its output."""
-    command = ["ctr", f"--address={layout.containerd_socket}", "--namespace=k8s.io", *arguments]
+    command = [build.folder(layout) / "ctr", f"--address={layout.containerd_socket}", "--namespace=k8s.io", *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise Failure(f"ctr {' '.join(arguments)}: {done.stderr.strip()}")

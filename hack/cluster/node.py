@@ -26,7 +26,7 @@ VOLUMES = 4
 def commands(layout: Layout, binaries: Path) -> dict[str, list[str]]:
     """Each program's command line, by its name."""
     return {
-        "containerd": ["containerd", f"--config={layout.state}/containerd.toml"],
+        "containerd": [f"{binaries}/containerd", f"--config={layout.state}/containerd.toml"],
         "kubelet": [
             f"{binaries}/kubelet",
             f"--config={layout.state}/kubelet.json",
@@ -48,7 +48,7 @@ def up(layout: Layout, binaries: Path) -> None:
     """Start the node and wait until it is Ready, has its GPUs, and DNS is being started. Raises Failure."""
     say("starting containerd, kubelet and kube-proxy")
     archives = [images.ensure_own(layout, name) for name in ("pause", "coredns")]
-    _write_configuration(layout)
+    _write_configuration(layout, binaries)
     sandbox.make_control_groups(layout)
     programs = commands(layout, binaries)
     sandbox.start(layout, "containerd", programs["containerd"])
@@ -149,10 +149,10 @@ def persistent_volume(layout: Layout, number: int) -> dict[str, Any]:
     }
 
 
-def _write_configuration(layout: Layout) -> None:
+def _write_configuration(layout: Layout, binaries: Path) -> None:
     (layout.state / "cni").mkdir(exist_ok=True)
     (layout.state / "cni" / "10-glm5.conflist").write_text(json.dumps(pod_network(), indent=1))
-    (layout.state / "containerd.toml").write_text(containerd_configuration(layout))
+    (layout.state / "containerd.toml").write_text(containerd_configuration(layout, binaries))
     (layout.state / "kubelet.json").write_text(json.dumps(kubelet_configuration(layout), indent=1))
     (layout.state / "kube-proxy.json").write_text(json.dumps(kube_proxy_configuration(layout), indent=1))
     # Nothing leads out of the sandbox, so there is no name server to ask either.
@@ -173,28 +173,32 @@ def pod_network() -> dict[str, Any]:
     return {"cniVersion": "0.4.0", "name": "glm5", "plugins": [bridge, ports]}
 
 
-def containerd_configuration(layout: Layout) -> str:
+def containerd_configuration(layout: Layout, binaries: Path) -> str:
     """containerd's configuration, everything of it below the state folder."""
-    return f"""version = 2
+    return f"""version = 3
 root = "{layout.images}"
 state = "{layout.run}/containerd"
 [grpc]
   address = "{layout.containerd_socket}"
 [plugins."io.containerd.internal.v1.opt"]
   path = "{layout.state}/containerd-opt"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{PAUSE_IMAGE}"
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "overlayfs"
+  [plugins."io.containerd.cri.v1.images".pinned_images]
+    sandbox = "{PAUSE_IMAGE}"
+[plugins."io.containerd.cri.v1.runtime"]
   # On machines without CAP_SYS_RESOURCE runc may not lower oom_score_adj, and no pod's sandbox would start.
   restrict_oom_score_adj = true
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "overlayfs"
+  [plugins."io.containerd.cri.v1.runtime".containerd]
     default_runtime_name = "runc"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"
-      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      # Not one of another containerd that may be installed on this machine: PATH would come first.
+      runtime_path = "{binaries}/containerd-shim-runc-v2"
+      [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
         SystemdCgroup = false
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/usr/lib/cni"
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["/usr/lib/cni"]
     conf_dir = "{layout.state}/cni"
 """
 

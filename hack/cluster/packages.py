@@ -9,7 +9,6 @@ from .progress import Failure, run_logged, say
 
 # program (or file) that shows it is there: package
 CLUSTER = {
-    "containerd": "containerd",
     "runc": "runc",
     "/usr/lib/cni/bridge": "containernetworking-plugins",
     "iptables": "iptables",
