@@ -1,10 +1,10 @@
 """`make bench-operator`: the operator with many objects, on the control plane without a node.
 
-Makes objects as fast as the API server takes them and measures, per object, the time from its creation until its
-Deployment exists and until all its children do, and how long the operator's health endpoint takes to answer meanwhile;
-then the same for objects that are made one at a time beside those that are there, requests to the API server, memory,
-and what an idle operator writes. Prints text and writes docs/benchmarks/operator.json. The children's pods are never
-scheduled: there is no node.
+Makes objects as fast as the API server takes them, or so many a second, and measures, per object, the time from its
+creation until its Deployment exists and until all its children do, how long objects wait in the operator's queue, and
+how long its health endpoint takes to answer meanwhile; then the same for objects that are made one at a time beside
+those that are there, requests to the API server, memory, and what an idle operator writes. Prints text and writes
+docs/benchmarks/operator.json. The children's pods are never scheduled: there is no node.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -151,20 +151,25 @@ class Health:
             self.slowest = max(self.slowest, time.monotonic() - begun)
 
 
-async def send(kubectl: Kubectl, numbers: Iterable[int]) -> dict[str, float]:
-    """Creates objects, a few at a time. Returns when each was sent (monotonic clock, seconds)."""
+async def send(kubectl: Kubectl, numbers: Sequence[int], per_second: float = 0) -> dict[str, float]:
+    """Creates objects, a few at a time, at this rate (0: as fast as the API server takes them).
+
+    Returns when each was sent (monotonic clock, seconds).
+    """
     os.environ["KUBECONFIG"] = kubectl.environment["KUBECONFIG"]
     cluster = await Cluster.connect(Metrics(), utc_now)
     limit = asyncio.Semaphore(_PARALLEL)
     started: dict[str, float] = {}
 
-    async def create(body: dict[str, Any]) -> None:
+    async def create(place: int, body: dict[str, Any]) -> None:
+        if per_second:
+            await asyncio.sleep(place / per_second)
         async with limit:
             started[body["metadata"]["name"]] = time.monotonic()
             await cluster.apply(body)
 
     try:
-        await asyncio.gather(*(create(manifest(number)) for number in numbers))
+        await asyncio.gather(*(create(place, manifest(number)) for place, number in enumerate(numbers)))
     finally:
         await cluster.close()
     return started
@@ -205,8 +210,13 @@ def seconds_until(started: dict[str, float], *watches: Watch) -> dict[str, float
     return {"p50": round(statistics.median(waits), 3), "p99": round(waits[int(0.99 * (len(waits) - 1))], 3)}
 
 
-def run(control_plane: Layout, kubectl: Kubectl, count: int, idle_seconds: int) -> dict[str, Any]:
-    """Figures for `count` objects, and for so many seconds without a change."""
+def share_within(figures: Mapping[str, float], histogram: str, bound: str) -> float:
+    """Share of a histogram's observations that lie within one of its bounds."""
+    return round(figures[f'{histogram}_bucket{{le="{bound}"}}'] / figures[f"{histogram}_count"], 4)
+
+
+def run(control_plane: Layout, kubectl: Kubectl, count: int, per_second: float, idle_seconds: int) -> dict[str, Any]:
+    """Figures for `count` objects that come at this rate (0: at once), and for so many seconds without a change."""
     kubectl.run("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=true", timeout=600)
     kubectl.run("create", "namespace", NAMESPACE)
     operator = Operator(kubectl, Path("/tmp/bench-operator.log"))
@@ -218,7 +228,7 @@ def run(control_plane: Layout, kubectl: Kubectl, count: int, idle_seconds: int) 
             before, control_plane_before = operator.cpu_seconds(), control_plane_seconds(control_plane)
             with Health() as health:
                 begin = time.monotonic()
-                started = asyncio.run(send(kubectl, range(count)))
+                started = asyncio.run(send(kubectl, range(count), per_second))
                 sent = time.monotonic() - begin
                 wait_for_children(started, deployments, services)
                 done = time.monotonic() - begin
@@ -240,6 +250,7 @@ def run(control_plane: Layout, kubectl: Kubectl, count: int, idle_seconds: int) 
         passes = figures["glm5_operator_reconcile_seconds_count"]
         return {
             "objects": count,
+            "objects_per_second": per_second or "as many as the API server takes",
             "seconds_to_send_all": round(sent, 1),
             "seconds_until_all_have_children": round(done, 1),
             "apply_to_deployment_seconds": seconds_until(started, deployments),
@@ -248,6 +259,7 @@ def run(control_plane: Layout, kubectl: Kubectl, count: int, idle_seconds: int) 
             "processor_seconds_until_all_have_children": {name: round(value, 1) for name, value in so_far.items()},
             "api_requests_per_object": {method: round(value / count, 2) for method, value in sorted(busy.items())},
             "operator_cpu_milliseconds_per_object": round(1e3 * cpu / count, 1),
+            "share_of_queue_waits_within_1_second": share_within(figures, "glm5_operator_queue_seconds", "1.0"),
             "slowest_health_answer_seconds": round(health.slowest, 3),
             "health_refusals": health.refusals,
             "api_writes_while_idle": sum(value for method, value in idle.items() if method != "GET"),
@@ -276,10 +288,15 @@ def machine() -> dict[str, Any]:
 def main() -> int:
     """Runs the bench for each count. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--objects", type=int, nargs="+", default=[100, 1000])
+    parser.add_argument("--objects", type=int, nargs="+", default=[100, 1000, 1000])
     parser.add_argument(
-        "--idle-seconds", type=int, nargs="+", default=[60], help="one for each count; the last one is for the rest too"
+        "--per-second",
+        type=float,
+        nargs="+",
+        default=[0, 0, 10],
+        help="how many are made a second (0: as fast as the API server takes them); the last value is for the rest",
     )
+    parser.add_argument("--idle-seconds", type=int, nargs="+", default=[60], help="likewise")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "benchmarks" / "operator.json")
     arguments = parser.parse_args()
     control_plane = layout("control-plane")
@@ -288,9 +305,10 @@ def main() -> int:
     kubectl.run("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "manifests" / "crd.yaml"))
     kubernetes = json.loads(kubectl.run("version", "-o", "json"))["serverVersion"]["gitVersion"]
     result: dict[str, Any] = {"machine": machine(), "kubernetes": kubernetes, "runs": []}
-    idle = arguments.idle_seconds
+    rates, idle = arguments.per_second, arguments.idle_seconds
     for number, count in enumerate(arguments.objects):
-        figures = run(control_plane, kubectl, count, idle[min(number, len(idle) - 1)])
+        rate, seconds = rates[min(number, len(rates) - 1)], idle[min(number, len(idle) - 1)]
+        figures = run(control_plane, kubectl, count, rate, seconds)
         result["runs"].append(figures)
         print(json.dumps(figures, indent=2), flush=True)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
