@@ -20,7 +20,7 @@ class Cut:
 
     ctas: int = 0
     """Thread blocks in the grid, one an SM at most."""
-    min_piece: int = 0
+    min_portion: int = 0
     """Least cost of a block's range: its rows plus `segment_cost` for each request."""
     min_share: int = 0
     """Least cost of the range of one of a block's teams of four warps."""
@@ -123,7 +123,7 @@ class CudaMlaDecode:
             score_scale=sm_scale * kv_scale * math.log2(math.e),
             out_scale=kv_scale,
             ctas=self._cut.ctas,
-            min_piece=self._cut.min_piece,
+            min_portion=self._cut.min_portion,
             min_share=self._cut.min_share,
             segment_cost=self._cut.segment_cost,
             align=self._cut.align,

@@ -35,7 +35,7 @@ class Args(ctypes.Structure):
         ("score_scale", ctypes.c_float),
         ("out_scale", ctypes.c_float),
         ("ctas", ctypes.c_uint32),
-        ("min_piece", ctypes.c_uint32),
+        ("min_portion", ctypes.c_uint32),
         ("min_share", ctypes.c_uint32),
         ("segment_cost", ctypes.c_uint32),
         ("align", ctypes.c_uint32),

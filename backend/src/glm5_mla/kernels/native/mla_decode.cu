@@ -29,7 +29,7 @@
 // uses fit its 99 KB.
 //
 // Split-KV. No host plan and no host read: each team computes its range from kv_indptr. Requests are laid on one line of
-// cost (rows + segment_cost each), cut in equal pieces, cuts near a request's end moved to it. A request inside one team
+// cost (rows + segment_cost each), cut in equal portions, cuts near a request's end moved to it. A request inside one team
 // is written at once. Otherwise teams leave partial results in shared memory, where their CTA merges them; a request that
 // spans CTAs goes through global memory: each of its CTAs sends its partial in pieces and merges one slice of all. A piece is
 // whole or empty (see `Piece`), so nobody counts arrivals and no fence is needed. All CTAs are resident (one an SM, cooperative
@@ -141,7 +141,7 @@ __device__ __forceinline__ uint32_t word(const uint2& v, int i) { return i == 0 
 
 // ---- The cut of the batch into ranges. Positions on the line of cost; see the top of the file.
 struct Cut {
-  unsigned base, segment_cost, align, min_segment, piece, last;  // piece: cost a CTA; last: the last CTA with work
+  unsigned base, segment_cost, align, min_segment, portion, last;  // portion: cost a CTA; last: the last CTA with work
 
   __device__ __forceinline__ unsigned begin(unsigned b, unsigned ptr) const { return ptr - base + segment_cost * b; }
   // Cuts in [first_inner, past_inner) lie inside the request, earlier ones before it, later ones behind it.
@@ -152,9 +152,9 @@ struct Cut {
   __device__ __forceinline__ int offset(unsigned x, unsigned begin) const {  // rows of the request before the cut x
     return x < first_inner(begin) ? 0 : (int)((x - begin - segment_cost) & ~(align - 1));
   }
-  __device__ __forceinline__ int first_cta(unsigned begin) const { return (int)min((first_inner(begin) - 1) / piece, last); }
+  __device__ __forceinline__ int first_cta(unsigned begin) const { return (int)min((first_inner(begin) - 1) / portion, last); }
   __device__ __forceinline__ int last_cta(unsigned begin, unsigned len) const {
-    return (int)min((past_inner(begin, len) - 1) / piece, last);
+    return (int)min((past_inner(begin, len) - 1) / portion, last);
   }
 };
 
@@ -428,11 +428,11 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
   cut.min_segment = a.min_segment;
   cut.base = __ldg(a.kv_indptr);
   const unsigned total = __ldg(a.kv_indptr + a.batch) - cut.base + a.segment_cost * a.batch;
-  cut.piece = max((total + ctas - 1) / ctas, a.min_piece);
-  cut.last = (total - 1) / cut.piece;
+  cut.portion = max((total + ctas - 1) / ctas, a.min_portion);
+  cut.last = (total - 1) / cut.portion;
   if (cta > cut.last) return;
-  const unsigned share = max((cut.piece + G - 1) / G, a.min_share);
-  const unsigned x0 = cta * cut.piece + min(team * share, cut.piece), x1 = cta * cut.piece + (team == G - 1 ? cut.piece : min((team + 1) * share, cut.piece));
+  const unsigned share = max((cut.portion + G - 1) / G, a.min_share);
+  const unsigned x0 = cta * cut.portion + min(team * share, cut.portion), x1 = cta * cut.portion + (team == G - 1 ? cut.portion : min((team + 1) * share, cut.portion));
   int b0 = 0, b1 = 0;
   auto count_past = [&](int b, unsigned p, unsigned e) {
     const unsigned past = b < a.batch ? cut.past_inner(cut.begin(b, p), e - p) : ~0u;
@@ -592,7 +592,7 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
       bool another = b + 1 < a.batch && b < b1;
       if (another && b + 1 == b1) another = cut.offset(x1, cut.begin(b1, __ldg(a.kv_indptr + b1))) > 0;
       // What no other team of the CTA has a part of goes straight to where other CTAs look for it.
-      const unsigned cta_x0 = cta * cut.piece, cta_x1 = cta_x0 + cut.piece;
+      const unsigned cta_x0 = cta * cut.portion, cta_x1 = cta_x0 + cut.portion;
       const int cta_beg = min(cut.offset(cta_x0, cost), len), cta_end = cta_x1 >= cut.past_inner(cost, len) ? len : cut.offset(cta_x1, cost);
       alone = beg == cta_beg && end == cta_end;
       to_global = !starts && another && !alone;
@@ -1101,7 +1101,7 @@ int glm5_mla_decode(const Glm5MlaArgs* args, void* stream) {
   if (!k.a.align) k.a.align = 32;
   if (!k.a.min_segment) k.a.min_segment = 32;
   if (!k.a.segment_cost) k.a.segment_cost = 160;
-  if (!k.a.min_piece) k.a.min_piece = 32;
+  if (!k.a.min_portion) k.a.min_portion = 32;
   if (!k.a.min_share) k.a.min_share = 64;
   k.passes = (blocks + v.nb - 1) / v.nb;
   k.block_shift = 0;
