@@ -98,40 +98,41 @@ class Store:
         # By version, since what only lost its label is told as deleted, too, and may come back.
         self._remember_deletion(uid, version)
         known = self._find(kind, key, body)
-        if known is not None and known.uid != uid:
-            return key
-        if kind == KIND:
-            self._objects.pop(key, None)
-        elif key in self._children:
-            self._children[key].pop((kind, body["metadata"]["name"]), None)
-            if not self._children[key]:
-                del self._children[key]
+        if known is not None and known.uid == uid:
+            self._drop(kind, key, body["metadata"]["name"])
         return key
 
     def drop_unlisted(self, kind: str, namespace: str | None, uids: set[str], version: int) -> None:
         """Drops copies of a kind that a listing at this resourceVersion does not name: their deletion was missed."""
-
-        def gone(key: Key, copy: _Copy) -> bool:
-            is_gone = namespace in (None, key[0]) and copy.version <= version and copy.uid not in uids
-            if is_gone:
+        for key, name, copy in self._copies(kind):
+            if namespace in (None, key[0]) and copy.version <= version and copy.uid not in uids:
                 self._remember_deletion(copy.uid, version)
-            return is_gone
-
-        if kind == KIND:
-            self._objects = {key: copy for key, copy in self._objects.items() if not gone(key, copy)}
-            return
-        for key, copies in list(self._children.items()):
-            kept = {place: copy for place, copy in copies.items() if place[0] != kind or not gone(key, copy)}
-            if kept:
-                self._children[key] = kept
-            else:
-                del self._children[key]
+                self._drop(kind, key, name)
 
     def _remember_deletion(self, uid: str, version: int) -> None:
         self._deleted[uid] = version
         self._deleted.move_to_end(uid)
         if len(self._deleted) > _REMEMBERED_DELETIONS:
             self._deleted.popitem(last=False)
+
+    def _copies(self, kind: str) -> list[tuple[Key, str, _Copy]]:
+        """All of a kind: the key of the object that each belongs to, its name, and the copy."""
+        if kind == KIND:
+            return [(key, key[1], copy) for key, copy in self._objects.items()]
+        return [
+            (key, name, copy)
+            for key, copies in self._children.items()
+            for (kind_of, name), copy in copies.items()
+            if kind_of == kind
+        ]
+
+    def _drop(self, kind: str, key: Key, name: str) -> None:
+        if kind == KIND:
+            del self._objects[key]
+            return
+        del self._children[key][kind, name]
+        if not self._children[key]:
+            del self._children[key]
 
     def _find(self, kind: str, key: Key, body: Object) -> _Copy | None:
         if kind == KIND:
