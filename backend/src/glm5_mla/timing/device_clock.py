@@ -5,8 +5,9 @@ pinned host memory, from which the scheduler's thread picks them up whenever it 
 and a replayed graph stamps like an eager forward.
 
 A stamp costs about 2 us of the forward, so only `WATCHED_LAYERS` layers are marked and their times are scaled up: all
-layers of a model do the same work on the same rows. What two stamps cost with nothing between them is measured at the
-start and taken off every marked span.
+layers of a model do the same work on the same rows. In front of each marked layer stand two stamps with nothing between
+them; what they are apart is taken off that forward's spans, so that a span is its kernels' time and one pause between
+kernels, whatever slows launches down (a profiler does).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class DeviceClock:
         self._state = torch.zeros(stamps.STATE, dtype=torch.int64, device="cuda")
         self._ring = torch.zeros((RING, stamps.RECORD), dtype=torch.int64, pin_memory=True)
         self._host_view = self._ring.numpy()
-        self._idle_span = self._measure_idle_span()
+        self._compile()
 
     def start(self) -> None:
         """See `StepClock`."""
@@ -65,6 +66,7 @@ class DeviceClock:
     def mark_begin(self) -> None:
         """See `StepClock`."""
         stamps.stamp_mark[(1,)](self._state, num_warps=1)
+        stamps.stamp_idle[(1,)](self._state, num_warps=1)
 
     def mark_cast(self) -> None:
         """See `StepClock`."""
@@ -77,33 +79,17 @@ class DeviceClock:
     def readings(self) -> Iterator[Reading]:
         """See `StepClock`."""
         while True:
-            start, end, cast, attention, number, *_ = self._host_view[self._next % RING].tolist()
+            start, end, cast, attention, idle, number, *_ = self._host_view[self._next % RING].tolist()
             if number <= self._next:
                 return
             self._next = number
-            yield Reading(number - 1, start, end, self._scaled(cast), self._scaled(attention))
+            yield Reading(number - 1, start, end, self._scaled(cast, idle), self._scaled(attention, idle))
 
-    def _scaled(self, span_sum: int) -> int:
+    def _scaled(self, span_sum: int, idle: int) -> int:
         """Scale the sum over the watched layers to all layers, less what the stamps themselves add."""
-        if span_sum == 0:
-            return 0
-        return max(0, round((span_sum - len(self._watched) * self._idle_span) * self._scale))
+        return max(0, round((span_sum - idle) * self._scale))
 
-    def _measure_idle_span(self) -> float:
-        """Nanoseconds between two stamps in a graph with nothing between them: the mean over many pairs."""
-        pairs, replays = 64, 8
-        for stamp in (self.start, self.mark_begin, self.mark_cast, self.mark_attention, self.end):  # compile
+    def _compile(self) -> None:
+        """Run every stamp once: a capture can't compile them."""
+        for stamp in (self.start, self.mark_begin, self.mark_cast, self.mark_attention, self.end):
             stamp()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            stamps.stamp_start[(1,)](self._state, num_warps=1)
-            for _ in range(pairs):
-                self.mark_begin()
-                self.mark_attention()
-        spans = []
-        for _ in range(replays):
-            graph.replay()
-            torch.cuda.synchronize()
-            spans.append(int(self._state[stamps.ATTENTION].item()) / pairs)
-        return sorted(spans)[replays // 2]

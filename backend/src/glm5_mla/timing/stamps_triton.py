@@ -1,8 +1,8 @@
 """Single-thread Triton kernels that read `%globaltimer` (the GPU's clock, in nanoseconds) and keep sums.
 
-The words of `state`: 0 executions, 1 start of this one, 2 last mark, 3 cast, 4 attention (sums over marked layers).
-A record of the ring: start, end, cast, attention, number. The number is written last, counts from 1, and makes the
-record valid.
+The words of `state`: 0 executions, 1 start of this one, 2 last mark, and sums over marked layers: 3 cast, 4 attention,
+5 idle. A record of the ring: start, end, cast, attention, idle, number. The number is written last, counts from 1, and
+makes the record valid.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import triton.language as tl
 from triton.language.extra import cuda as tl_cuda
 
 STATE = 8
-ATTENTION = 4
 RECORD = 8
 
 
@@ -21,11 +20,19 @@ def stamp_start(state):
     tl.store(state + 1, tl_cuda.globaltimer())
     tl.store(state + 3, 0)
     tl.store(state + 4, 0)
+    tl.store(state + 5, 0)
 
 
 @triton.jit
 def stamp_mark(state):
     tl.store(state + 2, tl_cuda.globaltimer())
+
+
+@triton.jit
+def stamp_idle(state):
+    now = tl_cuda.globaltimer()
+    tl.store(state + 5, tl.load(state + 5) + now - tl.load(state + 2))
+    tl.store(state + 2, now)
 
 
 @triton.jit
@@ -50,6 +57,7 @@ def stamp_end(state, ring, RING: tl.constexpr, RECORD: tl.constexpr):
     tl.store(record + 1, now)
     tl.store(record + 2, tl.load(state + 3))
     tl.store(record + 3, tl.load(state + 4))
+    tl.store(record + 4, tl.load(state + 5))
     tl.store(state, number + 1)
     # Released to the host after the words above.
-    tl.atomic_xchg(record + 4, number + 1, sem="release", scope="sys")
+    tl.atomic_xchg(record + 5, number + 1, sem="release", scope="sys")
