@@ -84,11 +84,13 @@ STEPS = (
     Step(
         "bench-server",
         TIMING,
-        480,
+        720,
         (
             *(*BENCH_SERVER, "--out", "OUT/server.json", "--work", "OUT/details/bench-server", "--stamps"),
-            *("--wave", "never-cuda,sglang-triton,timed-1,untimed-1,timed-2,untimed-2"),
-            *("--profile", "never-cuda", "--timing-rounds", "14"),
+            # Four servers with the whole pool are what a card of 139 GiB holds.
+            *("--wave", "never-cuda,active-rows,whole-pool,never-flashinfer"),
+            *("--profile", "never-cuda", "--profile", "active-rows", "--profile", "never-flashinfer"),
+            *("--wave", "sglang-triton,timed-1,untimed-1,timed-2,untimed-2", "--timing-rounds", "14"),
         ),
     ),
     Step(
