@@ -135,13 +135,18 @@ __device__ __forceinline__ uint2 load_row8(const uint8_t* p) {
   asm volatile("ld.global.nc.v2.u32 {%0,%1},[%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
   return v;
 }
+__device__ __forceinline__ int load_here(const int32_t* p) {  // not moved behind a branch
+  int v;
+  asm volatile("ld.relaxed.cta.global.s32 %0,[%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
 __device__ __forceinline__ void team_barrier(int team) { asm volatile("bar.sync %0,%1;" ::"r"(team + 1), "n"(kThreads) : "memory"); }
 __device__ __forceinline__ uint32_t word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 __device__ __forceinline__ uint32_t word(const uint2& v, int i) { return i == 0 ? v.x : v.y; }
 
 // ---- The cut of the batch into ranges. Positions on the line of cost; see the top of the file.
 struct Cut {
-  unsigned base, segment_cost, align, min_segment, portion, last;  // portion: cost a CTA; last: the last CTA with work
+  unsigned base, segment_cost, align, min_segment, total, portion;  // portion: cost a CTA
 
   __device__ __forceinline__ unsigned begin(unsigned b, unsigned ptr) const { return ptr - base + segment_cost * b; }
   // Cuts in [first_inner, past_inner) lie inside the request, earlier ones before it, later ones behind it.
@@ -152,10 +157,9 @@ struct Cut {
   __device__ __forceinline__ int offset(unsigned x, unsigned begin) const {  // rows of the request before the cut x
     return x < first_inner(begin) ? 0 : (int)((x - begin - segment_cost) & ~(align - 1));
   }
-  __device__ __forceinline__ int first_cta(unsigned begin) const { return (int)min((first_inner(begin) - 1) / portion, last); }
-  __device__ __forceinline__ int last_cta(unsigned begin, unsigned len) const {
-    return (int)min((past_inner(begin, len) - 1) / portion, last);
-  }
+  __device__ __forceinline__ int cta_of(unsigned x) const { return (int)(min(x, total - 1) / portion); }
+  __device__ __forceinline__ int first_cta(unsigned begin) const { return cta_of(first_inner(begin) - 1); }
+  __device__ __forceinline__ int last_cta(unsigned begin, unsigned len) const { return cta_of(past_inner(begin, len) - 1); }
 };
 
 // ---- Merging partial results: o relative to 2^m, l the sum of weights. Finished ones are (o / l, lse): m = lse, l = 1.
@@ -193,6 +197,17 @@ __device__ __forceinline__ int column_of(int unit) { return 2 * (unit & 3) + (un
 __device__ __forceinline__ float normalizer(float l, float out_scale) { return l == 0.f ? 0.f : __fdividef(out_scale, l); }  // no row seen: zero
 __device__ __forceinline__ float natural(float lse) { return lse * 0.69314718056f; }
 
+struct Target {  // of a request: where its tokens begin and how many column blocks this pass has of them
+  int token0, blocks;
+};
+// A request that spans CTAs and is all that this CTA works on: the common case with few requests. What its merge needs is worked
+// out while the team waits for its first rows.
+enum Parts : int { kNone, kInSlot, kInTeams };  // of it: this team has none; all, in `Kernel::spanning`; some, and other teams have too
+struct __align__(16) Lone {
+  int first_cta, last_cta;
+  Target to;
+};
+
 // NB column blocks of 8; tiles of 16 MT rows; G teams a CTA; kStage: the tile in work lies in shared memory, not in registers.
 template <int NB, int MT, int G, bool kStage>
 struct Shape {
@@ -214,6 +229,8 @@ struct Shape {
     Team team[G];
     uint4 rows[kStage ? kWarps * G : 1][kStage ? 4 * MT : 1][32];  // the tile in work: each lane's own bytes
     int4 desc[G];
+    Lone lone;       // if parts say that there is one
+    int4 parts;  // of each team
     float4 reduce[kThreads * G];
   };
 };
@@ -223,9 +240,6 @@ struct Rows {  // a tile's bytes as this lane holds them: rows 16 i + 8 h + g
   uint4 kv[MT][2][2];
 };
 
-struct Target {  // of a request: where its tokens begin and how many column blocks this pass has of them
-  int token0, blocks;
-};
 struct Output {
   uint16_t* out;
   float* lse;
@@ -261,10 +275,12 @@ struct MergeCtas {
   const Output output;
   int units = 0, both = 0;  // of the slice of `one`; of both slices
 
+  // The quotient of small numbers, rounded down; half a unit keeps the approximation on the right side.
+  static __device__ __forceinline__ int divide(int x, int y) { return (int)__fdividef(x + 0.5f, (float)y); }
   // Member number `me` of those takes every members-th stretch of 16 units.
   __device__ __forceinline__ int units_of(const Members& m) const {
     const int n = m.last - m.first + 1;
-    return n <= 0 ? 0 : (kStretches - (me - m.first) + n - 1) / n * 16;
+    return n <= 0 ? 0 : divide(kStretches - (me - m.first) + n - 1, n) * 16;
   }
   struct Unit {
     int n, unit, members;
@@ -359,7 +375,7 @@ struct MergeCtas {
       return;
     }
     // `parts` threads share a unit and each takes every parts-th member. Then four lanes share the parts.
-    const int parts = kAll / both, part = threadIdx.x / both, flat = threadIdx.x - part * both;
+    const int parts = divide(kAll, both), part = divide(threadIdx.x, both), flat = threadIdx.x - part * both;
     const Unit own[1] = {unit_of(flat, part < parts)};
     Partial x[1];
     merge_members<1, G == 3 ? 6 : 9>(x, own, part, parts, longest);
@@ -376,17 +392,14 @@ struct MergeCtas {
       if (part == 0) write(own[0], x[0]);
     } else if (threadIdx.x < 4 * both) {  // whole warps: both is a multiple of 16
       const int lane_part = threadIdx.x & 3, mine = threadIdx.x >> 2;
-      Partial sum{make_float2(0.f, 0.f), -INFINITY, 0.f};
-#pragma unroll 1
-      for (int p = lane_part; p < parts; p += 24) {
-        Partial y[6];
+      Partial y[kAll / 16 / 4];  // both >= 16, so parts <= kAll / 16
 #pragma unroll
-        for (int j = 0; j < 6; ++j) {
-          const float4 v = p + 4 * j < parts ? reduce[mine + (p + 4 * j) * both] : make_float4(0.f, 0.f, -INFINITY, 0.f);
-          y[j] = Partial{make_float2(v.x, v.y), v.z, v.w};
-        }
-        sum = merge(sum, merge_all(y));
+      for (int j = 0; j < kAll / 16 / 4; ++j) {
+        const int p = lane_part + 4 * j;
+        const float4 v = p < parts ? reduce[mine + p * both] : make_float4(0.f, 0.f, -INFINITY, 0.f);
+        y[j] = Partial{make_float2(v.x, v.y), v.z, v.w};
       }
+      Partial sum = merge_all(y);
       const float largest =
           fmaxf(fmaxf(sum.m, __shfl_xor_sync(~0u, sum.m, 1)), fmaxf(__shfl_xor_sync(~0u, sum.m, 2), __shfl_xor_sync(~0u, sum.m, 3)));
       const float w = weight(sum.m, largest);
@@ -402,6 +415,43 @@ struct MergeCtas {
     empty_members(own[0], part, parts);
   }
 };
+
+// Merges what the teams with has[i] left in shared memory of column block n, and sends it to where CTAs look for it.
+template <typename Team, int G>
+__device__ __forceinline__ void send_merged(const Team (&team)[G], const bool (&has)[G], int n, Piece* slot) {
+  constexpr int kAll = kThreads * G, kPer = (kUnits + kAll - 1) / kAll;
+  const int column = column_of(threadIdx.x);  // the same for all units of the thread
+  const auto is_unit = [](int u) { return (u + 1) * kAll <= kUnits || threadIdx.x + u * kAll < kUnits; };
+  float w[G], lse[G], largest = -INFINITY, l = 0.f;
+  float2 o[kPer][G];
+#pragma unroll
+  for (int i = 0; i < G; ++i) lse[i] = has[i] ? team[i].result.lse[n][column] : -INFINITY;
+#pragma unroll
+  for (int u = 0; u < kPer; ++u)
+#pragma unroll
+    for (int i = 0; i < G; ++i)
+      o[u][i] = has[i] && is_unit(u) ? team[i].result.o[n][threadIdx.x + u * kAll] : make_float2(0.f, 0.f);
+#pragma unroll
+  for (int i = 0; i < G; ++i) largest = fmaxf(largest, lse[i]);
+#pragma unroll
+  for (int i = 0; i < G; ++i) {
+    w[i] = weight(lse[i], largest);
+    l += w[i];
+  }
+  const float scale = __fdividef(1.f, l), common = lse_of(largest, l);
+#pragma unroll
+  for (int i = 0; i < G; ++i) w[i] *= scale;
+#pragma unroll
+  for (int u = 0; u < kPer; ++u) {
+    float2 x = make_float2(0.f, 0.f);
+#pragma unroll
+    for (int i = 0; i < G; ++i) {
+      x.x += w[i] * o[u][i].x;
+      x.y += w[i] * o[u][i].y;
+    }
+    if (is_unit(u)) send(slot + threadIdx.x + u * kAll, piece_bits(x, common));
+  }
+}
 
 template <int NB, int MT, int G, bool kStage>
 __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_constant__ Kernel k) {
@@ -420,17 +470,17 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
   // ---- this team's range: from the cut x0 (offset p of request b0) to the cut x1
   // Everything about the first 32 requests is asked for at once: one latency before the row numbers can be.
   const int near = min(lane, a.batch - 1);
-  const int near_ptr = __ldg(a.kv_indptr + near), near_end = __ldg(a.kv_indptr + near + 1);
-  const int near_token = __ldg(a.qo_indptr + near), near_token_end = __ldg(a.qo_indptr + near + 1);
+  const int first_ptr = load_here(a.kv_indptr), last_ptr = load_here(a.kv_indptr + a.batch);
+  const int near_ptr = load_here(a.kv_indptr + near), near_end = load_here(a.kv_indptr + near + 1);
+  const int near_token = load_here(a.qo_indptr + near), near_token_end = load_here(a.qo_indptr + near + 1);
   Cut cut;
   cut.segment_cost = a.segment_cost;
   cut.align = a.align;
   cut.min_segment = a.min_segment;
-  cut.base = __ldg(a.kv_indptr);
-  const unsigned total = __ldg(a.kv_indptr + a.batch) - cut.base + a.segment_cost * a.batch;
+  cut.base = first_ptr;
+  const unsigned total = cut.total = last_ptr - first_ptr + a.segment_cost * a.batch;
   cut.portion = max((total + ctas - 1) / ctas, a.min_portion);
-  cut.last = (total - 1) / cut.portion;
-  if (cta > cut.last) return;
+  if (cta * cut.portion >= total) return;
   const unsigned share = max((cut.portion + G - 1) / G, a.min_share);
   const unsigned x0 = cta * cut.portion + min(team * share, cut.portion), x1 = cta * cut.portion + (team == G - 1 ? cut.portion : min((team + 1) * share, cut.portion));
   int b0 = 0, b1 = 0;
@@ -455,6 +505,7 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
   auto spanning_slot = [&](int c, bool inherited, int n) {
     return k.spanning + ((((int64_t)parity * ctas + c) * 2 + !inherited) * NB + n) * kUnits;
   };
+  if (warp == 0 && lane == 0) (&sm.parts.x)[team] = kNone;
   int4 desc = make_int4(-1, 0, -1, 0);  // first request or -1, flags, last request or -1
   for (int b = b0; !empty && b < a.batch && b <= b1; ++b) {
     const bool is_near = b < 32;
@@ -558,9 +609,9 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
         largest = __vmaxu2(largest, __shfl_xor_sync(~0u, largest, 1));
         largest = __vmaxu2(largest, __shfl_xor_sync(~0u, largest, 2));
         // A power of two that brings the largest into [2^7, 2^8): f16 then loses only what is 2^-32 times smaller.
-        const int e = min(max((int)max(largest >> 16, largest & 0xffff) >> 7, 7), 254);
+        const int e = min(max((int)max(largest >> 16, largest & 0xffff) >> 7, 8), 254);
         const float scale = __uint_as_float((uint32_t)(261 - e) << 23);
-        const float inverse = a.score_scale / scale;
+        const float inverse = a.score_scale * __uint_as_float((uint32_t)(e - 7) << 23);
         if constexpr (!S::kQInShared) {
           q_inverse[n][0] = __shfl_sync(~0u, inverse, 8 * t);
           q_inverse[n][1] = __shfl_sync(~0u, inverse, 8 * t + 4);
@@ -596,6 +647,11 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
       const int cta_beg = min(cut.offset(cta_x0, cost), len), cta_end = cta_x1 >= cut.past_inner(cost, len) ? len : cut.offset(cta_x1, cost);
       alone = beg == cta_beg && end == cta_end;
       to_global = !starts && another && !alone;
+      const bool from_here = b == 0 || cta_x0 >= cut.first_inner(cost), to_here = b == a.batch - 1 || cta_x1 < cut.past_inner(cost, len);
+      if (from_here && to_here && (cta_beg > 0 || cta_end < len) && warp == 0 && lane == 0) {
+        (&sm.parts.x)[team] = alone ? kInSlot : kInTeams;
+        if (beg == cta_beg) sm.lone = Lone{cut.first_cta(cost), cut.last_cta(cost, len), Target{token0, blocks}};
+      }
       // Column n * 8 + .. sees rows before limit(n): all of them, but for the newest tokens of a longer query.
       auto limit = [&](int n) { return len - tokens + 1 + ((block0 + n) >> k.block_shift); };
       const bool masks_early = limit(0) < end;  // some row of this segment is hidden from some column
@@ -857,133 +913,128 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
   // ---- merge inside the CTA what its teams share
   if (warp == 0 && lane == 0) sm.desc[team] = desc;
   __syncthreads();
-  auto target_of = [&](int b) {
-    const int token0 = __ldg(a.qo_indptr + b);
-    return Target{token0, ((__ldg(a.qo_indptr + b + 1) - token0) << k.block_shift) - pass * NB};
-  };
   const Output output{a.out, a.lse, a.heads, k.block_shift, pass * NB, a.out_scale};
-  int shared_request[2] = {-1, -1};  // requests that earlier / only later CTAs share
-  int4 descs[G];
+  Members members[2] = {{0, -1}, {0, -1}};  // of the requests that this CTA shares with earlier / only with later ones
+  Target to[2] = {};
+  const Lone lone = sm.lone;
+  const int4 all_parts = sm.parts;
+  const int parts[3] = {all_parts.x, all_parts.y, all_parts.z};
+  int parts_of_lone = parts[0];
 #pragma unroll
-  for (int i = 0; i < G; ++i) descs[i] = sm.desc[i];
-#pragma unroll
-  for (int i = 0; i < G; ++i) {
-    if (descs[i].y & kFirstInSlot) shared_request[0] = descs[i].x;
-    if (descs[i].y & kLastInSlot) shared_request[1] = descs[i].z;
+  for (int i = 1; i < G; ++i) parts_of_lone |= parts[i];
+  if (parts_of_lone != kNone) {
+    members[0] = Members{lone.first_cta, lone.last_cta};
+    to[0] = lone.to;
   }
-  // A request that several teams have parts of is closed by the team that ends it, or by the end of the CTA's range.
-  bool merges = false;
+  if (parts_of_lone == kInTeams) {
+    bool has[G];
 #pragma unroll
-  for (int i = 0; i < G; ++i) merges |= (descs[i].x >= 0 && !(descs[i].y & kFirstInSlot)) || (descs[i].z >= 0 && !(descs[i].y & kLastInSlot));
-  int open = -1;
-  bool inherited = false;
+    for (int i = 0; i < G; ++i) has[i] = parts[i] != kNone;
 #pragma unroll 1
-  for (int closing = merges ? 0 : G + 1; closing <= G; ++closing) {
-    const bool last = closing == G;
-    const int4 d = last ? make_int4(-1, 0, -1, 0) : sm.desc[closing];
-    const bool has_first = d.x >= 0 && !(d.y & kFirstInSlot), has_last = d.z >= 0 && !(d.y & kLastInSlot);
-    if (has_first && open < 0) {
-      open = d.x;
-      inherited = true;
+    for (int n = 0; n < NB; ++n) send_merged(sm.team, has, n, spanning_slot(cta, (int)cta != lone.first_cta, n));
+  } else if (parts_of_lone == kNone) {
+    auto target_of = [&](int b) {
+      const int token0 = __ldg(a.qo_indptr + b);
+      return Target{token0, ((__ldg(a.qo_indptr + b + 1) - token0) << k.block_shift) - pass * NB};
+    };
+    int shared_request[2] = {-1, -1};
+    int4 descs[G];
+#pragma unroll
+    for (int i = 0; i < G; ++i) descs[i] = sm.desc[i];
+#pragma unroll
+    for (int i = 0; i < G; ++i) {
+      if (descs[i].y & kFirstInSlot) shared_request[0] = descs[i].x;
+      if (descs[i].y & kLastInSlot) shared_request[1] = descs[i].z;
     }
-    if (open >= 0 && (last || (has_first && !(d.y & kGoesOn)))) {
-      const bool goes_on = last, whole = !inherited && !goes_on;
-      const int column = column_of(threadIdx.x);  // the same for all units of the thread
+    // A request that several teams have parts of is closed by the team that ends it, or by the end of the CTA's range.
+    bool merges = false;
+#pragma unroll
+    for (int i = 0; i < G; ++i) merges |= (descs[i].x >= 0 && !(descs[i].y & kFirstInSlot)) || (descs[i].z >= 0 && !(descs[i].y & kLastInSlot));
+    int open = -1;
+    bool inherited = false;
 #pragma unroll 1
-      for (int n = 0; n < NB; ++n) {
-        // Of each team: its partial of this request, if it has one, and its weight.
-        constexpr int kAll = kThreads * G, kPer = (kUnits + kAll - 1) / kAll;
-        Piece* flushed[G];
-        bool has[G], any_flushed = false;
-        float w[G], lse[G], largest = -INFINITY, l = 0.f;
-#pragma unroll
-        for (int i = 0; i < G; ++i) {
-          const bool mine = descs[i].x == open || descs[i].z == open, is_flushed = (descs[i].y & kFlushed) && descs[i].x == open;
-          flushed[i] = is_flushed ? k.first + ((int64_t)(cta * G + i) * NB + n) * kUnits + threadIdx.x : nullptr;
-          any_flushed |= is_flushed;
-          has[i] = mine && !is_flushed;
-          lse[i] = is_flushed ? __uint_as_float(flushed[i]->lse) : mine ? sm.team[i].result.lse[n][column] : -INFINITY;
-          largest = fmaxf(largest, lse[i]);
-        }
-#pragma unroll
-        for (int i = 0; i < G; ++i) {
-          w[i] = weight(lse[i], largest);
-          l += w[i];
-        }
-        Piece* slot = spanning_slot(cta, inherited, n) + threadIdx.x;
-        const float scale = __fdividef(1.f, l), common = lse_of(largest, l);
-        if (!whole && !any_flushed) {
-          constexpr int kTogether = (kPer + 1) / 2;
-#pragma unroll
-          for (int i = 0; i < G; ++i) w[i] *= scale;
+    for (int closing = merges ? 0 : G + 1; closing <= G; ++closing) {
+      const bool last = closing == G;
+      const int4 d = last ? make_int4(-1, 0, -1, 0) : sm.desc[closing];
+      const bool has_first = d.x >= 0 && !(d.y & kFirstInSlot), has_last = d.z >= 0 && !(d.y & kLastInSlot);
+      if (has_first && open < 0) {
+        open = d.x;
+        inherited = true;
+      }
+      if (open >= 0 && (last || (has_first && !(d.y & kGoesOn)))) {
+        const bool goes_on = last, whole = !inherited && !goes_on;
+        const int column = column_of(threadIdx.x);  // the same for all units of the thread
 #pragma unroll 1
-          for (int unit = threadIdx.x; unit < kUnits; unit += kTogether * kAll) {
-            float2 o[kTogether][G];
-#pragma unroll
-            for (int u = 0; u < kTogether; ++u)
-#pragma unroll
-              for (int i = 0; i < G; ++i)
-                o[u][i] = has[i] && unit + u * kAll < kUnits ? sm.team[i].result.o[n][unit + u * kAll] : make_float2(0.f, 0.f);
-#pragma unroll
-            for (int u = 0; u < kTogether; ++u) {
-              float2 x = make_float2(0.f, 0.f);
-#pragma unroll
-              for (int i = 0; i < G; ++i) {
-                x.x += w[i] * o[u][i].x;
-                x.y += w[i] * o[u][i].y;
-              }
-              if (unit + u * kAll < kUnits) send(slot + unit + u * kAll - threadIdx.x, piece_bits(x, common));
-            }
-          }
-          continue;
-        }
-        const Target to = target_of(open);
-#pragma unroll 1
-        for (int unit = threadIdx.x; unit < kUnits; unit += kAll) {
-          float2 x = make_float2(0.f, 0.f);
+        for (int n = 0; n < NB; ++n) {
+          // Of each team: its partial of this request, if it has one, and its weight.
+          constexpr int kAll = kThreads * G;
+          Piece* flushed[G];
+          bool has[G], any_flushed = false;
+          float w[G], lse[G], largest = -INFINITY, l = 0.f;
 #pragma unroll
           for (int i = 0; i < G; ++i) {
-            float2 o = has[i] ? sm.team[i].result.o[n][unit] : make_float2(0.f, 0.f);
-            if (flushed[i]) {
-              o = piece_o(receive(flushed[i]));
-              empty_again(flushed[i]);
-              flushed[i] += kAll;
-            }
-            x.x += w[i] * o.x;
-            x.y += w[i] * o.y;
+            const bool mine = descs[i].x == open || descs[i].z == open, is_flushed = (descs[i].y & kFlushed) && descs[i].x == open;
+            flushed[i] = is_flushed ? k.first + ((int64_t)(cta * G + i) * NB + n) * kUnits + threadIdx.x : nullptr;
+            any_flushed |= is_flushed;
+            has[i] = mine && !is_flushed;
+            lse[i] = is_flushed ? __uint_as_float(flushed[i]->lse) : mine ? sm.team[i].result.lse[n][column] : -INFINITY;
+            largest = fmaxf(largest, lse[i]);
           }
-          if (whole)
-            output.write(to, n, unit, Partial{x, largest, l});
-          else
-            send(slot, piece_bits(make_float2(x.x * scale, x.y * scale), common));
-          slot += kAll;
+#pragma unroll
+          for (int i = 0; i < G; ++i) {
+            w[i] = weight(lse[i], largest);
+            l += w[i];
+          }
+          Piece* slot = spanning_slot(cta, inherited, n);
+          const float scale = __fdividef(1.f, l), common = lse_of(largest, l);
+          if (!whole && !any_flushed) {
+            send_merged(sm.team, has, n, slot);
+            continue;
+          }
+          const Target to = target_of(open);
+          slot += threadIdx.x;
+#pragma unroll 1
+          for (int unit = threadIdx.x; unit < kUnits; unit += kAll) {
+            float2 x = make_float2(0.f, 0.f);
+#pragma unroll
+            for (int i = 0; i < G; ++i) {
+              float2 o = has[i] ? sm.team[i].result.o[n][unit] : make_float2(0.f, 0.f);
+              if (flushed[i]) {
+                o = piece_o(receive(flushed[i]));
+                empty_again(flushed[i]);
+                flushed[i] += kAll;
+              }
+              x.x += w[i] * o.x;
+              x.y += w[i] * o.y;
+            }
+            if (whole)
+              output.write(to, n, unit, Partial{x, largest, l});
+            else
+              send(slot, piece_bits(make_float2(x.x * scale, x.y * scale), common));
+            slot += kAll;
+          }
         }
+        if (inherited) shared_request[0] = open; else if (goes_on) shared_request[1] = open;
+        open = -1;
       }
-      if (inherited) shared_request[0] = open; else if (goes_on) shared_request[1] = open;
-      open = -1;
+      if (has_last) {
+        open = d.z;
+        inherited = false;
+      }
     }
-    if (has_last) {
-      open = d.z;
-      inherited = false;
-    }
-  }
-
-  // ---- merge over CTAs: each takes a slice of every request that it shares
-  if (shared_request[0] >= 0 || shared_request[1] >= 0) {
-    int c0[2], c1[2];
-    Target to[2];
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      c0[e] = c1[e] = 0;
       if (shared_request[e] < 0) continue;
       to[e] = target_of(shared_request[e]);
       const int ptr = __ldg(a.kv_indptr + shared_request[e]), len = __ldg(a.kv_indptr + shared_request[e] + 1) - ptr;
       const unsigned cost = cut.begin(shared_request[e], ptr);
-      c0[e] = cut.first_cta(cost);
-      c1[e] = cut.last_cta(cost, len);
+      members[e] = Members{cut.first_cta(cost), cut.last_cta(cost, len)};
     }
-    MergeCtas<NB, G>{k.spanning + (int64_t)parity * ctas * 2 * NB * kUnits, (int)cta, shared_request[0] < 0 ? Members{0, -1} : Members{c0[0], c1[0]},
-                     shared_request[1] < 0 ? Members{0, -1} : Members{c0[1], c1[1]}, to[0], to[1], output}
+  }
+
+  // ---- merge over CTAs: each takes a slice of every request that it shares
+  if (members[0].first <= members[0].last || members[1].first <= members[1].last) {
+    MergeCtas<NB, G>{k.spanning + (int64_t)parity * ctas * 2 * NB * kUnits, (int)cta, members[0], members[1], to[0], to[1], output}
         .run(sm.reduce);
     // The pass after the next writes where this one read: its writers have then seen pieces of the next pass from here.
     if (k.passes > 1) __threadfence();
