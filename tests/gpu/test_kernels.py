@@ -108,14 +108,15 @@ def test_calls_of_different_query_lengths_and_batches_share_one_kernel(make):
             assert (kernel._workspace.view(torch.int32)[1::2] == -1).all()
 
 
-def test_what_rows_outside_the_lists_hold_never_shows(make):
+@pytest.mark.parametrize("queries", [1, 2, 4])
+def test_what_rows_outside_the_lists_hold_never_shows(make, queries):
     rows = pool()
-    case = batch([1000, 3, 40_000], [1] * 3, 8)
-    clean = run(make(8), case, rows)
+    case = batch([1000, 3, 40_000], [queries] * 3, 8)
+    clean = run(make(8), case, rows, max_q_len=queries)
     outside = torch.ones(len(rows), dtype=torch.bool, device="cuda")
     outside[case[4].long()] = False
     rows.view(torch.uint8)[outside] = 0x7F  # NaN
-    assert torch.equal(run(make(8), case, rows), clean)
+    assert torch.equal(run(make(8), case, rows, max_q_len=queries), clean)
 
 
 def test_nan_in_a_row_in_use_shows_in_its_request_alone_and_in_no_later_call(make):
@@ -165,9 +166,10 @@ def test_a_pool_scale_applies_to_keys_and_values(make):
     assert error(run(make(8), case, rows, kv_scale=0.25), wanted(*case[:2], rows, *case[2:], kv_scale=0.25)[0]) < LIMIT
 
 
-def test_two_runs_give_the_same_bits(make):
-    kernel, case, rows = make(8), batch(RAGGED, [1] * len(RAGGED), 8), pool()
-    assert torch.equal(run(kernel, case, rows), run(kernel, case, rows))
+@pytest.mark.parametrize("queries", [1, 2, 4])
+def test_two_runs_give_the_same_bits(make, queries):
+    kernel, case, rows = make(8), batch(RAGGED, [queries] * len(RAGGED), 8), pool()
+    assert torch.equal(run(kernel, case, rows, max_q_len=queries), run(kernel, case, rows, max_q_len=queries))
 
 
 def test_a_graph_follows_what_its_tensors_hold_at_replay(make):

@@ -23,7 +23,7 @@ class Cut:
     min_portion: int = 0
     """Least cost of a block's range: its rows plus `segment_cost` for each request."""
     min_share: int = 0
-    """Least cost of the range of one of a block's teams of four warps."""
+    """Least cost of the range of one of a block's teams of four warps, where it has such."""
     segment_cost: int = 0
     """What a further request costs a block, in rows."""
     align: int = 0

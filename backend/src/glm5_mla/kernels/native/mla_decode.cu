@@ -1,4 +1,4 @@
-// MLA decode over an FP8 (e4m3) latent KV pool, read as it is: no cast pass, and no staging of the rows on their way.
+// MLA decode over an FP8 (e4m3) latent KV pool, read as it is: no cast pass.
 //
 //   scores = (q_nope . row[:512] + q_rope . row[512:]) * sm_scale * kv_scale,  out = softmax(scores) . row[:512] * kv_scale
 //
@@ -7,8 +7,8 @@
 // of the matrix unit's work is padding. Hence the operands are swapped: 16 KV rows are the M of mma.m16n8k16 and 8 columns
 // (query token, head) its N. Nothing is padded at 8 heads.
 //
-// Tiling. One CTA an SM; its teams of 4 warps walk contiguous ranges of rows in tiles of 16 MT rows. A warp owns 128 of the
-// 512 latents of every row (and a quarter of the rotary part) in both products, so a row's bytes go from global memory
+// Tiling. One CTA an SM; its teams of warps walk contiguous ranges of rows in tiles of 16 MT rows. For one or two column blocks
+// (NB) a team has 4 warps, whose rows are not staged: a warp owns 128 of the 512 latents of every row (and a quarter of the rotary part) in both products, so a row's bytes go from global memory
 // straight into the registers of the one warp that uses them:
 //   S^T (rows x columns)   partial sums over the warp's own latents. A fragments are the loaded bytes as they lie: the k
 //                          order is free as long as Q's is the same. The four warps' sums meet in shared memory, with one
@@ -18,15 +18,20 @@
 // The next tile's latents are asked for when the tile begins and waited for when it ends, one batch at a time: a warp has
 // few scoreboards, so with two batches on their way the wait for the older one was seen to include the newer one.
 //
-// Numbers. e4m3 -> f16 is exact; q is scaled by a power of two per warp and column and rounded to f16; P is kept as
+// Four column blocks have four times the work a byte, and what every warp of such a team would do for itself (the whole
+// softmax; scores of all columns) would be most of it. There one team of 8 warps is the CTA, rows are copied to a ring in shared
+// memory, and each product is shared out in the way that suits it; see `attend`.
+//
+// Numbers. e4m3 -> f16 is exact; q is scaled by a power of two per column (and warp, in a team of 4) and rounded to f16; P is kept as
 // f16(2^(s - m + 11)): with a running maximum that may lag by 2^4 it stays below 65504, and weights down to 2^-25 of the
 // largest keep full precision. Sums are float32.
 //
-// Budget a thread in 32-bit registers: O 32 NB, row bytes 2 * 16 MT (in work and on their way) + rotary 2 MT, Q 16 + 2 MT
+// Budget a thread in 32-bit registers, teams of 4 warps: O 32 NB, row bytes 2 * 16 MT (in work and on their way) + rotary 2 MT, Q 16 + 2 MT
 // (NB = 1; in shared memory otherwise), scores 4 MT NB to 8 MT NB. NB = 1: 168 registers, 3 teams of MT = 2, or 255 and
 // 2 teams of MT = 4: 55 or 73 KB of rows on their way an SM, where 4 TB/s and a latency of 1 us need 30. Shared memory a
-// team: the exchange of scores (4 KB MT NB) or, later in the same place, the result (16 KB NB). The variants that SM120
-// uses fit its 99 KB.
+// team: the exchange of scores (4 KB MT NB) or, later in the same place, the result (16 KB NB). The team of 8 warps: O 64, Q 72,
+// row bytes 16, scores 16, P 16, and what the scores need at a time, in 255. Shared memory: 18 KB a tile of the ring (5 tiles: 72
+// KB on their way; 3 on SM120), scores 32, P 4, the last merge 4. The variants that SM120 uses fit its 99 KB.
 //
 // Split-KV. No host plan and no host read: each team computes its range from kv_indptr. Requests are laid on one line of
 // cost (rows + segment_cost each), cut in equal portions, cuts near a request's end moved to it. A request inside one team
@@ -45,7 +50,8 @@
 
 namespace {
 
-constexpr int kLatent = 512, kWarps = 4, kThreads = 32 * kWarps;  // of a team
+constexpr int kLatent = 512;
+constexpr int kWarps = 4, kThreads = 32 * kWarps;  // of a team whose rows go through registers
 constexpr float kScoreBias = 11.f;  // P = 2^(s - m + bias)
 constexpr float kMaxLag = 4.f;      // the running maximum may lag behind the true one by this many powers of two
 constexpr int kUnits = 2048;               // pieces a column block: two latents of a column each, in fragment order
@@ -65,7 +71,7 @@ struct Kernel {  // by value in constant memory
   int passes;       // over the query's column blocks, NB at a time
   int block_shift;  // log2 of the column blocks a token has: heads / 8
   Piece* spanning;  // [2: pass parity][cta][2: first, last request][NB][kUnits] partials of requests that span CTAs
-  Piece* first;     // [cta][team][NB][kUnits] partials of a team's first request, if the team goes on with others
+  Piece* first;     // [cta][team][NB][kUnits] partials of a team's first request, if the team goes on with others; none for one team
 };
 
 __device__ __forceinline__ uint32_t e4m3_low(uint32_t x) {
@@ -140,6 +146,15 @@ __device__ __forceinline__ int load_here(const int32_t* p) {  // not moved behin
   asm volatile("ld.relaxed.cta.global.s32 %0,[%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
 }
+// 16 bytes of a row into shared memory, past L1 and past the registers.
+__device__ __forceinline__ void copy_row16(uint4* to, const uint8_t* from) {
+  asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+}
+__device__ __forceinline__ void end_batch() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N>
+__device__ __forceinline__ void wait_for_batches_but() {  // all of this thread's but the newest N
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
 __device__ __forceinline__ void team_barrier(int team) { asm volatile("bar.sync %0,%1;" ::"r"(team + 1), "n"(kThreads) : "memory"); }
 __device__ __forceinline__ uint32_t word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 __device__ __forceinline__ uint32_t word(const uint2& v, int i) { return i == 0 ? v.x : v.y; }
@@ -208,9 +223,29 @@ struct __align__(16) Lone {
   Target to;
 };
 
-// NB column blocks of 8; tiles of 16 MT rows; G teams a CTA; kStage: the tile in work lies in shared memory, not in registers.
-template <int NB, int MT, int G, bool kStage>
+// NB column blocks of 8; tiles of 16 MT rows; G teams a CTA. kStages > 0: one team of 8 warps, with a ring of as many tiles in
+// shared memory; 0: teams of 4 warps, whose rows go through registers.
+template <int NB, int MT, int G, int kStages>
 struct Shape {
+  static_assert(NB == 4 && MT == 2 && G == 1 && kStages >= 2, "the work on a tile is shared out for these");
+  static constexpr int kTeamWarps = 8, kAll = 32 * kTeamWarps;  // of a team; threads of a CTA
+  struct Tile {
+    uint4 latents[kTeamWarps][MT][2][32];  // each lane's own 16 of a row's, by owning warp
+    uint4 rope[4][16 * MT];                // by k step and row, see `rope_slot`
+  };
+  struct Shared {
+    float4 scores[2][kTeamWarps][NB][32];  // partial ones; this and the next two double buffered
+    uint4 weights[2][NB][32];              // P, as the fragments that a lane needs of a tile
+    float shrink[2][8 * NB];               // what a column's earlier weights are to be multiplied by
+    uint32_t largest[8 * NB][4];           // of |q|, by column and quarter of the latents
+    float2 sums[8 * NB];                   // m and l of a column when the segment ends
+    Tile ring[kStages];
+    float4 reduce[kAll];
+  };
+};
+template <int NB, int MT, int G>
+struct Shape<NB, MT, G, 0> {
+  static constexpr int kTeamWarps = kWarps, kAll = kThreads * G;
   static constexpr bool kQInShared = NB > 1;
   struct Scores {
     float4 s[2][kWarps][NB * MT][32];                                       // partial scores, double buffered
@@ -227,11 +262,10 @@ struct Shape {
   };
   struct Shared {
     Team team[G];
-    uint4 rows[kStage ? kWarps * G : 1][kStage ? 4 * MT : 1][32];  // the tile in work: each lane's own bytes
     int4 desc[G];
-    Lone lone;       // if parts say that there is one
+    Lone lone;   // if there is one: see `parts`
     int4 parts;  // of each team
-    float4 reduce[kThreads * G];
+    float4 reduce[kAll];
   };
 };
 
@@ -248,7 +282,7 @@ struct Output {
 
   __device__ __forceinline__ void write(const Target& to, int n, int unit, const Partial& x) const {
     if (n >= to.blocks) return;
-    const int block = block0 + n, lane = unit & 31, i = unit >> 6 & 7, warp = unit >> 9;  // unit = ((8 warp + i) * 2 + c) * 32 + lane
+    const int block = block0 + n, lane = unit & 31, i = unit >> 6 & 7, warp = unit >> 9;  // unit = ((8 warp + i) * 2 + c) * 32 + lane, 4 warps
     const int latent = 128 * warp + 64 * (i >> 2) + 16 * (lane >> 3) + 4 * (i & 3) + 2 * (lane >> 2 & 1);
     const int head = (block & ((1 << block_shift) - 1)) * 8 + column_of(unit);
     const int64_t row = (int64_t)(to.token0 + (block >> block_shift)) * heads + head;
@@ -263,9 +297,9 @@ struct Members {  // the CTAs that share a request; none if last < first
 
 // Merges over CTAs what this one, `me`, shares with others: one slice of each of two requests. All loops and waits are those of
 // whole warps: divergent ones were seen to cost the loop over rows its registers.
-template <int NB, int G>
+template <int NB, int kAll>
 struct MergeCtas {
-  static constexpr int kAll = kThreads * G, kStretches = NB * kUnits / 16;
+  static constexpr int kStretches = NB * kUnits / 16;
   static constexpr int kStep = 2 * NB * kUnits;  // pieces from one CTA's to the next's
   static constexpr int kUnitsAhead = 2;
   Piece* spanning;
@@ -378,7 +412,7 @@ struct MergeCtas {
     const int parts = divide(kAll, both), part = divide(threadIdx.x, both), flat = threadIdx.x - part * both;
     const Unit own[1] = {unit_of(flat, part < parts)};
     Partial x[1];
-    merge_members<1, G == 3 ? 6 : 9>(x, own, part, parts, longest);
+    merge_members<1, kAll == 3 * kThreads ? 6 : 9>(x, own, part, parts, longest);
     if (parts > 1) {
       reduce[threadIdx.x] = make_float4(x[0].o.x, x[0].o.y, x[0].m, x[0].l);
       __syncthreads();
@@ -453,17 +487,285 @@ __device__ __forceinline__ void send_merged(const Team (&team)[G], const bool (&
   }
 }
 
-template <int NB, int MT, int G, bool kStage>
-__global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_constant__ Kernel k) {
-  using S = Shape<NB, MT, G, kStage>;
+struct Segment {  // what a team takes of a request
+  const int* list;  // the request's row numbers
+  int beg, end;
+  int token0, block0, blocks;
+  int seen;  // rows that the request's first token sees; each later one sees one more
+};
+// The compiler is to keep this in a register, not to compute it anew in every turn.
+template <class T>
+__device__ __forceinline__ T kept(T x) {
+  if constexpr (sizeof(T) == 8)
+    asm volatile("" : "+l"(x));
+  else
+    asm volatile("" : "+r"(x));
+  return x;
+}
+
+// ---- Attention over one segment by a team of 8 warps, which is the whole CTA. Leaves o as a team of 4 would, but for 64 latents
+// a warp, and m and l. Each piece of work on a tile is shared out over the warps in the way that suits it:
+//   scores   warp w takes latents 128 (w / 2) + 0..127, a quarter of the rotary part and rows 16 (w % 2) + 0..15, all columns.
+//   softmax  warp w adds up and weighs 4 columns of all rows, and alone keeps their maximum and sum.
+//   output   warp w takes latents 64 w + 0..63, all rows and columns. These are also the bytes that it asks for.
+// One barrier a tile: what stands between two is the softmax of tile i, the output of tile i - 1 and the scores of tile i + 1.
+// None of these waits for another, so the chains of one fill the gaps of the others; hence one turn of the loop for all, and
+// scores and weights double buffered.
+template <int NB, int MT, int kStages>
+__device__ __forceinline__ void attend(typename Shape<NB, MT, 1, kStages>::Shared& shared, const Kernel& k, const Segment& segment, float (&o)[NB][4][4],
+                                       float (&l)[NB][2], float (&m)[NB][2]) {
+  using S = Shape<NB, MT, 1, kStages>;
+  constexpr int kRows = 16 * MT;
+  const Glm5MlaArgs& a = k.a;
+  const int lane = threadIdx.x & 31, warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0), g = lane >> 2, t = lane & 3;
+  const int beg = segment.beg, end = segment.end;
+  typename S::Shared& sm = *reinterpret_cast<typename S::Shared*>(__cvta_shared_to_generic(kept((unsigned)__cvta_generic_to_shared(&shared))));
+
+  // ---- rows: lane r holds the number of the tile's row r; rows past the end repeat the last one
+  const int* const list = kept(segment.list);
+  auto load_index = [&](int pos) { return __ldg(list + min(pos + lane, end - 1)); };
+  auto rope_slot = [](int step, int row) { return row ^ (2 * step); };  // spreads a row's four k steps over the banks
+  const uint8_t* const latent_base = kept((const uint8_t*)a.pool + 64 * warp + 16 * t);
+  const uint8_t* const rope_base = kept((const uint8_t*)a.pool + kLatent + 16 * t);
+  const int rope_row = 4 * warp + (g & 3), to_latents = kept(warp * (MT * 2 * 32) + lane), to_rope = kept(t * kRows + rope_slot(t, rope_row));
+  const unsigned stride = a.row_stride;
+  auto ask = [&](typename S::Tile& tile, int index) {
+#pragma unroll
+    for (int i = 0; i < 2 * MT; ++i) {
+      const unsigned row = __shfl_sync(~0u, index, 8 * i + g);
+      copy_row16(&tile.latents[0][0][0][0] + to_latents + 32 * i, latent_base + (uint64_t)row * stride);
+    }
+    const unsigned row = __shfl_sync(~0u, index, rope_row);
+    if (lane < 16) copy_row16(&tile.rope[0][0] + to_rope, rope_base + (uint64_t)row * stride);
+  };
+  int ahead[kStages];
+#pragma unroll
+  for (int i = 0; i < kStages; ++i) ahead[i] = load_index(beg + i * kRows);
+
+  // ---- Q fragments: lane (g, t) holds column g, latents 128 quarter + 64 c + 16 t + 0..15 (c = 0, 1), rotary values 16 quarter + 4 t + 0..3
+  const int quarter = warp >> 1, row_block = warp & 1;
+  constexpr int kWords = 18;  // two for each of 9 k steps
+  uint32_t q[NB][kWords];
+#pragma unroll
+  for (int n = 0; n < NB; ++n) {
+    const int block = segment.block0 + n, token = segment.token0 + (block >> k.block_shift), head = (block & ((1 << k.block_shift) - 1)) * 8 + g;
+    const uint16_t* qn = a.q_nope + token * a.q_nope_token_stride + head * a.q_nope_head_stride + 128 * quarter + 16 * t;
+    const uint16_t* qr = a.q_rope + token * a.q_rope_token_stride + head * a.q_rope_head_stride + 16 * quarter + 4 * t;
+    const bool used = n < segment.blocks;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint4 v = used ? __ldg(reinterpret_cast<const uint4*>(qn + 64 * (i >> 1)) + (i & 1)) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) q[n][4 * i + j] = word(v, j);
+    }
+    const uint2 v = used ? __ldg(reinterpret_cast<const uint2*>(qr)) : make_uint2(0, 0);
+    q[n][16] = v.x;
+    q[n][17] = v.y;
+  }
+#pragma unroll
+  for (int i = 0; i < kStages; ++i) {
+    if (beg + i * kRows < end) ask(sm.ring[i], ahead[i]);
+    end_batch();
+  }
+  int index = load_index(beg + kStages * kRows);
+#pragma unroll
+  for (int n = 0; n < NB; ++n) {
+    uint32_t largest = 0;  // of |q|, as two bf16: without their signs they compare as integers do
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) largest = __vmaxu2(largest, q[n][i] & 0x7fff7fff);
+    largest = __vmaxu2(largest, __shfl_xor_sync(~0u, largest, 1));
+    largest = __vmaxu2(largest, __shfl_xor_sync(~0u, largest, 2));
+    if (t == 0 && row_block == 0) sm.largest[8 * n + g][quarter] = max(largest >> 16, largest & 0xffff);
+  }
+  // The weights of tile -1.
+  if (warp < NB) sm.weights[1][warp][lane] = make_uint4(0, 0, 0, 0);
+  if (warp == NB) sm.shrink[1][lane] = 1.f;
+  __syncthreads();
+  // A power of two that brings a column's largest into [2^7, 2^8): f16 then loses only what is 2^-32 times smaller.
+  auto exponent = [&](int column) {
+    const uint4 v = *reinterpret_cast<const uint4*>(sm.largest[column]);
+    return min(max((int)max(max(v.x, v.y), max(v.z, v.w)) >> 7, 8), 254);
+  };
+#pragma unroll
+  for (int n = 0; n < NB; ++n) {
+    const float scale = __uint_as_float((uint32_t)(261 - exponent(8 * n + g)) << 23);
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) q[n][i] = pack_f16(__uint_as_float(q[n][i] << 16) * scale, __uint_as_float(q[n][i] & 0xffff0000u) * scale);
+  }
+
+  // ---- where things lie in shared memory
+  // Scores: those of lane (g, t), free of bank conflicts as they are written and as they are read.
+  auto score_slot = [](int row_block, int g, int t) { return 16 * (t >> 1) + ((2 * g + (t & 1)) ^ (4 * ((t >> 1) ^ row_block))); };
+  constexpr int kScores = NB * 32, kScoreBuffer = S::kTeamWarps * kScores;  // from a warp's to the next's, from a buffer to the other
+  const int to_scores = kept(warp * kScores + score_slot(row_block, g, t));
+  const int from_latents = kept((2 * quarter * MT + row_block) * 2 * 32 + lane);
+  const int from_rope = kept(4 * (quarter * kRows + rope_slot(quarter, 16 * row_block + g)) + t);
+  // This warp's softmax: block own_n, columns 4 own_half + 2 tt + c, of which lane (g, ii, tt) has rows 16 ii + 8 h + g.
+  const int own_n = warp >> 1, own_half = warp & 1, ii = lane >> 1 & 1, tt = lane & 1;
+  const int own_column = 8 * own_n + 4 * own_half + 2 * tt, own_row = kept(16 * ii + g);
+  const int own_seen = min(end, segment.seen + ((segment.block0 + own_n) >> k.block_shift));
+  const int from_scores = kept(ii * kScores + own_n * 32 + score_slot(ii, g, 2 * own_half + tt));
+  // Transposed, lane (4 ii + 2 tt + c, t) has rows 16 ii + 8 h + 2 t + 0, 1 of a column: they are of lane (column, t)'s fragment.
+  const int to_weights = kept(2 * (32 * own_n + 16 * own_half + (lane & 15)) + (lane >> 4));
+  float factor[2], own_m[2] = {-INFINITY, -INFINITY}, own_l[2] = {0.f, 0.f};
+#pragma unroll
+  for (int c = 0; c < 2; ++c) factor[c] = a.score_scale * __uint_as_float((uint32_t)(exponent(own_column + c) - 7) << 23);
+
+  uint32_t vt[MT][2][4];  // this warp's latents of tile i - 1, transposed
+#pragma unroll
+  for (int i = 0; i < MT; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) vt[i][0][j] = vt[i][1][j] = 0;
+  int buffer = 0, stage = 0;
+  wait_for_batches_but<kStages - 1>();
+  __syncthreads();
+#pragma unroll 1
+  for (int pos = beg; pos < end + kRows; pos += kRows) {  // the last turn is for the output of the last tile
+    typename S::Tile& tile = sm.ring[stage];
+    // ---- S^T of tile i, this warp's part
+    if (pos < end) {
+      float acc[NB][4];
+#pragma unroll
+      for (int n = 0; n < NB; ++n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.f;
+      auto step = [&](uint32_t u, uint32_t v, int s) {
+        const uint32_t a0 = e4m3_low(u), a1 = e4m3_low(v), a2 = e4m3_high(u), a3 = e4m3_high(v);
+#pragma unroll
+        for (int n = 0; n < NB; ++n) mma(acc[n], a0, a1, a2, a3, q[n][2 * s], q[n][2 * s + 1]);
+      };
+      const uint4* const latents = &tile.latents[0][0][0][0] + from_latents;
+      const uint32_t* const rope = reinterpret_cast<const uint32_t*>(tile.rope) + from_rope;
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const uint4 u = latents[c * (MT * 2 * 32)], v = latents[c * (MT * 2 * 32) + 32];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) step(word(u, j), word(v, j), 4 * c + j);
+      }
+      step(rope[0], rope[4 * 8], 8);
+      float4* const to = &sm.scores[buffer][0][0][0] + to_scores;
+#pragma unroll
+      for (int n = 0; n < NB; ++n) to[n * 32] = make_float4(acc[n][0], acc[n][1], acc[n][2], acc[n][3]);
+    }
+    wait_for_batches_but<kStages - 2>();  // tile i + 1 is here
+    __syncthreads();
+
+    // ---- sums for the softmax of tile i
+    float s[2][2], top[2];
+    bool grows = false;
+    {
+      const float4* const from = &sm.scores[buffer][0][0][0] + from_scores;
+      const float4 u = from[0], v = from[2 * kScores], w = from[4 * kScores], x = from[6 * kScores];
+      s[0][0] = ((u.x + v.x) + (w.x + x.x)) * factor[0];
+      s[0][1] = ((u.y + v.y) + (w.y + x.y)) * factor[1];
+      s[1][0] = ((u.z + v.z) + (w.z + x.z)) * factor[0];
+      s[1][1] = ((u.w + v.w) + (w.w + x.w)) * factor[1];
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      if (own_row + 8 * h >= own_seen - pos) s[h][0] = s[h][1] = -INFINITY;
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      top[c] = fmaxf(s[0][c], s[1][c]);
+      grows |= top[c] > own_m[c] + (kScoreBias + kMaxLag);
+    }
+    // ---- O^T += V^T P^T of tile i - 1, in halves
+    uint4 p[NB];
+#pragma unroll
+    for (int n = 0; n < NB; ++n) p[n] = sm.weights[buffer ^ 1][n][lane];
+    if (__any_sync(~0u, sm.shrink[buffer ^ 1][lane] != 1.f)) {
+#pragma unroll
+      for (int n = 0; n < NB; ++n) {
+        const float2 f = *reinterpret_cast<const float2*>(&sm.shrink[buffer ^ 1][8 * n + 2 * t]);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          o[n][j][0] *= f.x;
+          o[n][j][1] *= f.y;
+          o[n][j][2] *= f.x;
+          o[n][j][3] *= f.y;
+        }
+      }
+    }
+    auto output = [&](int i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const uint32_t a0 = e4m3_low(vt[i][0][j]), a1 = e4m3_high(vt[i][0][j]), a2 = e4m3_low(vt[i][1][j]), a3 = e4m3_high(vt[i][1][j]);
+#pragma unroll
+        for (int n = 0; n < NB; ++n) mma(o[n][j], a0, a1, a2, a3, word(p[n], 2 * i), word(p[n], 2 * i + 1));
+      }
+    };
+    uint4 latents[2 * MT];  // of tile i
+#pragma unroll
+    for (int i = 0; i < 2 * MT; ++i) latents[i] = (&tile.latents[0][0][0][0])[to_latents + 32 * i];
+    output(0);
+    float shrink[2] = {1.f, 1.f};
+    if (__any_sync(~0u, grows)) {  // the maximum moves only when a score exceeds it by 2^kMaxLag
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        float x = top[c];
+#pragma unroll
+        for (int d = 2; d < 32; d <<= 1) x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
+        const float next = fmaxf(own_m[c], x - kScoreBias);
+        shrink[c] = own_m[c] == next ? 1.f : exp2_approx(own_m[c] - next);
+        own_m[c] = next;
+        own_l[c] *= shrink[c];
+      }
+    }
+    // ---- weights of tile i
+    uint32_t weights[2];
+    const float m0 = own_m[0] == -INFINITY ? 0.f : own_m[0], m1 = own_m[1] == -INFINITY ? 0.f : own_m[1];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float p0 = exp2_approx(s[h][0] - m0), p1 = exp2_approx(s[h][1] - m1);
+      own_l[0] += p0;
+      own_l[1] += p1;
+      weights[h] = transpose8x8(pack_f16(p0, p1));
+    }
+    reinterpret_cast<uint2*>(&sm.weights[buffer][0][0])[to_weights] = make_uint2(weights[0], weights[1]);
+    if (lane < 2) *reinterpret_cast<float2*>(&sm.shrink[buffer][own_column]) = make_float2(shrink[0], shrink[1]);
+    output(1);
+    // ---- this warp's latents of tile i for the next turn; then nobody needs the tile
+#pragma unroll
+    for (int i = 0; i < MT; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) vt[i][h][j] = __byte_perm(transpose8x8(word(latents[2 * i + h], j)), 0, 0x3120);
+    if (pos + kStages * kRows < end) {
+      ask(tile, index);
+      index = load_index(pos + (kStages + 1) * kRows);
+    }
+    end_batch();
+    stage = stage == kStages - 1 ? 0 : stage + 1;
+    buffer ^= 1;
+  }
+#pragma unroll
+  for (int c = 0; c < 2; ++c)
+#pragma unroll
+    for (int d = 2; d < 32; d <<= 1) own_l[c] += __shfl_xor_sync(~0u, own_l[c], d);
+  if (lane < 2) {
+    sm.sums[own_column] = make_float2(own_m[0], own_l[0]);
+    sm.sums[own_column + 1] = make_float2(own_m[1], own_l[1]);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int n = 0; n < NB; ++n)
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const float2 v = sm.sums[8 * n + 2 * t + c];
+      m[n][c] = v.x;
+      l[n][c] = v.y;
+    }
+}
+
+template <int NB, int MT, int G, int kStages>
+__global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode(const __grid_constant__ Kernel k) {
+  using S = Shape<NB, MT, G, kStages>;
   static_assert(MT == 2 || MT == 4, "the rotary part is shared out for 2 or 4 row blocks a tile");
   constexpr int kRows = 16 * MT;
   constexpr int kSplit = NB * MT < 4 ? 2 : 1;  // independent accumulators of a score, to have enough chains
   extern __shared__ __align__(128) char smem_raw[];
   typename S::Shared& sm = *reinterpret_cast<typename S::Shared*>(smem_raw);
-  const int lane = threadIdx.x & 31, cta_warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0), team = cta_warp / kWarps, warp = cta_warp % kWarps;
+  const int lane = threadIdx.x & 31, cta_warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0), team = cta_warp / S::kTeamWarps, warp = cta_warp % S::kTeamWarps;
   const int g = lane >> 2, t = lane & 3;
-  typename S::Team& sh = sm.team[team];
   const Glm5MlaArgs& a = k.a;
   const unsigned cta = blockIdx.x, ctas = gridDim.x;
 
@@ -498,14 +800,16 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
   if (x1 >= total) b1 = a.batch;
   const bool empty = x0 == x1;
 
-  int buffer = 0;  // of the score exchange: alternates through all tiles of the team, so that one barrier a tile is enough
+  [[maybe_unused]] int buffer = 0;  // of the score exchange: alternates through all tiles of the team, so that one barrier a tile is enough
 #pragma unroll 1
   for (int pass = 0; pass < k.passes; ++pass) {
   const int parity = pass & 1;
   auto spanning_slot = [&](int c, bool inherited, int n) {
     return k.spanning + ((((int64_t)parity * ctas + c) * 2 + !inherited) * NB + n) * kUnits;
   };
-  if (warp == 0 && lane == 0) (&sm.parts.x)[team] = kNone;
+  if constexpr (G > 1) {
+    if (warp == 0 && lane == 0) (&sm.parts.x)[team] = kNone;
+  }
   int4 desc = make_int4(-1, 0, -1, 0);  // first request or -1, flags, last request or -1
   for (int b = b0; !empty && b < a.batch && b <= b1; ++b) {
     const bool is_near = b < 32;
@@ -519,18 +823,22 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
     const int block0 = pass * NB, blocks = min((tokens << k.block_shift) - block0, NB);
     if (blocks <= 0) continue;
 
-    float o[NB][8][4], l[NB][2], m[NB][2];
+    constexpr int kGroups = 32 / S::kTeamWarps;  // of 16 latents a warp
+    float o[NB][kGroups][4], l[NB][2], m[NB][2];
 #pragma unroll
     for (int n = 0; n < NB; ++n) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) o[n][i][0] = o[n][i][1] = o[n][i][2] = o[n][i][3] = 0.f;
+      for (int i = 0; i < kGroups; ++i) o[n][i][0] = o[n][i][1] = o[n][i][2] = o[n][i][3] = 0.f;
       l[n][0] = l[n][1] = 0.f;
       m[n][0] = m[n][1] = -INFINITY;
     }
 
     const bool starts = beg == 0, ends = end == len;
-    bool alone = false, to_global = false;
-    if (beg < end) {
+    bool alone = G == 1, to_global = false;  // a CTA's only team shares a request with other CTAs alone
+    if constexpr (kStages > 0) {
+      if (beg < end) attend<NB, MT, kStages>(sm, k, Segment{a.kv_indices + begin_ptr, beg, end, token0, block0, blocks, len - tokens + 1}, o, l, m);
+    } else if (beg < end) {
+      typename S::Team& sh = sm.team[team];
       // Lane r holds the number of the tile's row r; rows past the end repeat the last one. Tiles of 64: rows r and r + 32.
       constexpr int kIdx = MT / 2;
       struct Index { int v[kIdx]; };
@@ -658,20 +966,9 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
 #pragma unroll 1
       for (int pos = beg; pos < end; pos += kRows) {
         // The only wait for memory: all that was asked for a tile ago. Then the next tile is asked for at once.
-        [[maybe_unused]] Rows<MT> r = {};
-        if constexpr (kStage) {
-#pragma unroll
-          for (int i = 0; i < MT; ++i)
-#pragma unroll
-            for (int h = 0; h < 2; ++h)
-#pragma unroll
-              for (int c = 0; c < 2; ++c) sm.rows[cta_warp][(2 * i + h) * 2 + c][lane] = next.kv[i][h][c];
-        } else {
-          r = next;
-        }
+        const Rows<MT> r = next;
         const bool more = pos + kRows < end;
         if (more) load_tile(next, idx);
-        auto row_bytes = [&](int i, int h, int c) { return kStage ? sm.rows[cta_warp][(2 * i + h) * 2 + c][lane] : r.kv[i][h][c]; };
         // ---- S^T, this warp's part
         float acc[kSplit][NB][MT][4];
 #pragma unroll
@@ -686,7 +983,7 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
 #pragma unroll
           for (int i = 0; i < MT; ++i)
 #pragma unroll
-            for (int h = 0; h < 2; ++h) kv[i][h] = row_bytes(i, h, c);
+            for (int h = 0; h < 2; ++h) kv[i][h] = r.kv[i][h][c];
 #pragma unroll
           for (int s2 = 2 * c; s2 < 2 * c + 2; ++s2) {  // pairs of k steps
             uint4 qp[NB];
@@ -831,7 +1128,7 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
           for (int h = 0; h < 2; ++h)
 #pragma unroll
             for (int c = 0; c < 2; ++c) {
-              const uint4 v = row_bytes(i, h, c);
+              const uint4 v = r.kv[i][h][c];
               vt[h][c] = make_uint4(transpose8x8(v.x), transpose8x8(v.y), transpose8x8(v.z), transpose8x8(v.w));
             }
 #pragma unroll
@@ -855,7 +1152,7 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
         }
     }
 
-    // ---- where this segment goes. o[n][4 c + j]: columns 2 t, 2 t + 1 and latents 128 warp + 64 c + 16 (g / 2) + 4 j + 2 (g % 2) + 0, 1
+    // ---- where this segment goes. o[n][4 c + j]: columns 2 t, 2 t + 1 and the warp's latents 64 c + 16 (g / 2) + 4 j + 2 (g % 2) + 0, 1
     if (starts && ends) {
 #pragma unroll
       for (int n = 0; n < NB; ++n) {
@@ -864,9 +1161,9 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           const float scale = normalizer(l[n][c], a.out_scale);
-          uint16_t* out = a.out + ((int64_t)token * a.heads + head + c) * kLatent + 128 * warp + 16 * (g >> 1) + 2 * (g & 1);
+          uint16_t* out = a.out + ((int64_t)token * a.heads + head + c) * kLatent + 16 * kGroups * warp + 16 * (g >> 1) + 2 * (g & 1);
 #pragma unroll
-          for (int i = 0; i < 8; ++i)
+          for (int i = 0; i < kGroups; ++i)
             *reinterpret_cast<uint32_t*>(out + 64 * (i >> 2) + 4 * (i & 3)) = pack_bf16(o[n][i][c] * scale, o[n][i][c + 2] * scale);
           if (a.lse && warp == 0 && g == 0) a.lse[(int64_t)token * a.heads + head + c] = natural(lse_of(m[n][c], l[n][c]));
         }
@@ -880,161 +1177,169 @@ __global__ void __launch_bounds__(kThreads * G, 1) mla_decode(const __grid_const
       desc.x = b;
       desc.y = (ends ? 0 : kGoesOn) | (to_global ? kFlushed : 0) | (alone ? kFirstInSlot : 0);
     }
-    if (!to_global && !alone) team_barrier(team);  // the scores in the same memory are read
+    if (G > 1 && !to_global && !alone) team_barrier(team);  // the scores in the same memory are read
 #pragma unroll
     for (int n = 0; n < NB; ++n) {
       const float lse[2] = {lse_of(m[n][0], l[n][0]), lse_of(m[n][1], l[n][1])}, scale[2] = {normalizer(l[n][0], 1.f), normalizer(l[n][1], 1.f)};
       // The compiler is not to know these, lest it computes the addresses ahead of the loop over rows and keeps them through it.
-      unsigned unit = 512 * warp + lane, from_cta = cta;
+      unsigned unit = 64 * kGroups * warp + lane, from_cta = cta;
       asm volatile("" : "+r"(unit), "+r"(from_cta));
       const auto each = [&](auto&& put) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i)
+        for (int i = 0; i < kGroups; ++i)
 #pragma unroll
           for (int c = 0; c < 2; ++c) put((2 * i + c) * 32, make_float2(o[n][i][c] * scale[c], o[n][i][c + 2] * scale[c]), lse[c]);
       };
       if (alone) {
         Piece* dst = spanning_slot(from_cta, !starts, n) + unit;
         each([&](int i, float2 x, float y) { send(dst + i, piece_bits(x, y)); });
-      } else if (to_global) {
-        Piece* dst = k.first + ((int64_t)(from_cta * G + team) * NB + n) * kUnits + unit;
-        each([&](int i, float2 x, float y) { send(dst + i, piece_bits(x, y)); });
-      } else {
-        float2* dst = sh.result.o[n] + unit;
-        each([&](int i, float2 x, float) { dst[i] = x; });
-        if (warp == 0 && g == 0) {
-          sh.result.lse[n][2 * t] = lse[0];
-          sh.result.lse[n][2 * t + 1] = lse[1];
+      } else if constexpr (G > 1) {
+        if (to_global) {
+          Piece* dst = k.first + ((int64_t)(from_cta * G + team) * NB + n) * kUnits + unit;
+          each([&](int i, float2 x, float y) { send(dst + i, piece_bits(x, y)); });
+        } else {
+          typename S::Result& result = sm.team[team].result;
+          float2* dst = result.o[n] + unit;
+          each([&](int i, float2 x, float) { dst[i] = x; });
+          if (warp == 0 && g == 0) {
+            result.lse[n][2 * t] = lse[0];
+            result.lse[n][2 * t + 1] = lse[1];
+          }
         }
       }
     }
   }
 
   // ---- merge inside the CTA what its teams share
-  if (warp == 0 && lane == 0) sm.desc[team] = desc;
-  __syncthreads();
   const Output output{a.out, a.lse, a.heads, k.block_shift, pass * NB, a.out_scale};
-  Members members[2] = {{0, -1}, {0, -1}};  // of the requests that this CTA shares with earlier / only with later ones
+  auto target_of = [&](int b) {
+    const int token0 = __ldg(a.qo_indptr + b);
+    return Target{token0, ((__ldg(a.qo_indptr + b + 1) - token0) << k.block_shift) - pass * NB};
+  };
+  int shared_request[2] = {-1, -1};  // requests that earlier / only later CTAs share, and the CTAs of each
+  Members members[2] = {{0, -1}, {0, -1}};
   Target to[2] = {};
-  const Lone lone = sm.lone;
-  const int4 all_parts = sm.parts;
-  const int parts[3] = {all_parts.x, all_parts.y, all_parts.z};
-  int parts_of_lone = parts[0];
+  if constexpr (G > 1) {
+    if (warp == 0 && lane == 0) sm.desc[team] = desc;
+    __syncthreads();
+    const Lone lone = sm.lone;
+    const int4 all_parts = sm.parts;
+    const int parts[3] = {all_parts.x, all_parts.y, all_parts.z};
+    int parts_of_lone = parts[0];
 #pragma unroll
-  for (int i = 1; i < G; ++i) parts_of_lone |= parts[i];
-  if (parts_of_lone != kNone) {
-    members[0] = Members{lone.first_cta, lone.last_cta};
-    to[0] = lone.to;
-  }
-  if (parts_of_lone == kInTeams) {
-    bool has[G];
-#pragma unroll
-    for (int i = 0; i < G; ++i) has[i] = parts[i] != kNone;
-#pragma unroll 1
-    for (int n = 0; n < NB; ++n) send_merged(sm.team, has, n, spanning_slot(cta, (int)cta != lone.first_cta, n));
-  } else if (parts_of_lone == kNone) {
-    auto target_of = [&](int b) {
-      const int token0 = __ldg(a.qo_indptr + b);
-      return Target{token0, ((__ldg(a.qo_indptr + b + 1) - token0) << k.block_shift) - pass * NB};
-    };
-    int shared_request[2] = {-1, -1};
-    int4 descs[G];
-#pragma unroll
-    for (int i = 0; i < G; ++i) descs[i] = sm.desc[i];
-#pragma unroll
-    for (int i = 0; i < G; ++i) {
-      if (descs[i].y & kFirstInSlot) shared_request[0] = descs[i].x;
-      if (descs[i].y & kLastInSlot) shared_request[1] = descs[i].z;
+    for (int i = 1; i < G; ++i) parts_of_lone |= parts[i];
+    if (parts_of_lone != kNone) {
+      members[0] = Members{lone.first_cta, lone.last_cta};
+      to[0] = lone.to;
     }
-    // A request that several teams have parts of is closed by the team that ends it, or by the end of the CTA's range.
-    bool merges = false;
+    if (parts_of_lone == kInTeams) {
+      bool has[G];
 #pragma unroll
-    for (int i = 0; i < G; ++i) merges |= (descs[i].x >= 0 && !(descs[i].y & kFirstInSlot)) || (descs[i].z >= 0 && !(descs[i].y & kLastInSlot));
-    int open = -1;
-    bool inherited = false;
+      for (int i = 0; i < G; ++i) has[i] = parts[i] != kNone;
 #pragma unroll 1
-    for (int closing = merges ? 0 : G + 1; closing <= G; ++closing) {
-      const bool last = closing == G;
-      const int4 d = last ? make_int4(-1, 0, -1, 0) : sm.desc[closing];
-      const bool has_first = d.x >= 0 && !(d.y & kFirstInSlot), has_last = d.z >= 0 && !(d.y & kLastInSlot);
-      if (has_first && open < 0) {
-        open = d.x;
-        inherited = true;
+      for (int n = 0; n < NB; ++n) send_merged(sm.team, has, n, spanning_slot(cta, (int)cta != lone.first_cta, n));
+    } else if (parts_of_lone == kNone) {
+      int4 descs[G];
+#pragma unroll
+      for (int i = 0; i < G; ++i) descs[i] = sm.desc[i];
+#pragma unroll
+      for (int i = 0; i < G; ++i) {
+        if (descs[i].y & kFirstInSlot) shared_request[0] = descs[i].x;
+        if (descs[i].y & kLastInSlot) shared_request[1] = descs[i].z;
       }
-      if (open >= 0 && (last || (has_first && !(d.y & kGoesOn)))) {
-        const bool goes_on = last, whole = !inherited && !goes_on;
-        const int column = column_of(threadIdx.x);  // the same for all units of the thread
-#pragma unroll 1
-        for (int n = 0; n < NB; ++n) {
-          // Of each team: its partial of this request, if it has one, and its weight.
-          constexpr int kAll = kThreads * G;
-          Piece* flushed[G];
-          bool has[G], any_flushed = false;
-          float w[G], lse[G], largest = -INFINITY, l = 0.f;
+      // A request that several teams have parts of is closed by the team that ends it, or by the end of the CTA's range.
+      bool merges = false;
 #pragma unroll
-          for (int i = 0; i < G; ++i) {
-            const bool mine = descs[i].x == open || descs[i].z == open, is_flushed = (descs[i].y & kFlushed) && descs[i].x == open;
-            flushed[i] = is_flushed ? k.first + ((int64_t)(cta * G + i) * NB + n) * kUnits + threadIdx.x : nullptr;
-            any_flushed |= is_flushed;
-            has[i] = mine && !is_flushed;
-            lse[i] = is_flushed ? __uint_as_float(flushed[i]->lse) : mine ? sm.team[i].result.lse[n][column] : -INFINITY;
-            largest = fmaxf(largest, lse[i]);
-          }
-#pragma unroll
-          for (int i = 0; i < G; ++i) {
-            w[i] = weight(lse[i], largest);
-            l += w[i];
-          }
-          Piece* slot = spanning_slot(cta, inherited, n);
-          const float scale = __fdividef(1.f, l), common = lse_of(largest, l);
-          if (!whole && !any_flushed) {
-            send_merged(sm.team, has, n, slot);
-            continue;
-          }
-          const Target to = target_of(open);
-          slot += threadIdx.x;
+      for (int i = 0; i < G; ++i) merges |= (descs[i].x >= 0 && !(descs[i].y & kFirstInSlot)) || (descs[i].z >= 0 && !(descs[i].y & kLastInSlot));
+      int open = -1;
+      bool inherited = false;
 #pragma unroll 1
-          for (int unit = threadIdx.x; unit < kUnits; unit += kAll) {
-            float2 x = make_float2(0.f, 0.f);
+      for (int closing = merges ? 0 : G + 1; closing <= G; ++closing) {
+        const bool last = closing == G;
+        const int4 d = last ? make_int4(-1, 0, -1, 0) : sm.desc[closing];
+        const bool has_first = d.x >= 0 && !(d.y & kFirstInSlot), has_last = d.z >= 0 && !(d.y & kLastInSlot);
+        if (has_first && open < 0) {
+          open = d.x;
+          inherited = true;
+        }
+        if (open >= 0 && (last || (has_first && !(d.y & kGoesOn)))) {
+          const bool goes_on = last, whole = !inherited && !goes_on;
+          const int column = column_of(threadIdx.x);  // the same for all units of the thread
+#pragma unroll 1
+          for (int n = 0; n < NB; ++n) {
+            // Of each team: its partial of this request, if it has one, and its weight.
+            constexpr int kAll = kThreads * G;
+            Piece* flushed[G];
+            bool has[G], any_flushed = false;
+            float w[G], lse[G], largest = -INFINITY, l = 0.f;
 #pragma unroll
             for (int i = 0; i < G; ++i) {
-              float2 o = has[i] ? sm.team[i].result.o[n][unit] : make_float2(0.f, 0.f);
-              if (flushed[i]) {
-                o = piece_o(receive(flushed[i]));
-                empty_again(flushed[i]);
-                flushed[i] += kAll;
-              }
-              x.x += w[i] * o.x;
-              x.y += w[i] * o.y;
+              const bool mine = descs[i].x == open || descs[i].z == open, is_flushed = (descs[i].y & kFlushed) && descs[i].x == open;
+              flushed[i] = is_flushed ? k.first + ((int64_t)(cta * G + i) * NB + n) * kUnits + threadIdx.x : nullptr;
+              any_flushed |= is_flushed;
+              has[i] = mine && !is_flushed;
+              lse[i] = is_flushed ? __uint_as_float(flushed[i]->lse) : mine ? sm.team[i].result.lse[n][column] : -INFINITY;
+              largest = fmaxf(largest, lse[i]);
             }
-            if (whole)
-              output.write(to, n, unit, Partial{x, largest, l});
-            else
-              send(slot, piece_bits(make_float2(x.x * scale, x.y * scale), common));
-            slot += kAll;
-          }
-        }
-        if (inherited) shared_request[0] = open; else if (goes_on) shared_request[1] = open;
-        open = -1;
-      }
-      if (has_last) {
-        open = d.z;
-        inherited = false;
-      }
-    }
 #pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      if (shared_request[e] < 0) continue;
-      to[e] = target_of(shared_request[e]);
-      const int ptr = __ldg(a.kv_indptr + shared_request[e]), len = __ldg(a.kv_indptr + shared_request[e] + 1) - ptr;
-      const unsigned cost = cut.begin(shared_request[e], ptr);
-      members[e] = Members{cut.first_cta(cost), cut.last_cta(cost, len)};
+            for (int i = 0; i < G; ++i) {
+              w[i] = weight(lse[i], largest);
+              l += w[i];
+            }
+            Piece* slot = spanning_slot(cta, inherited, n);
+            const float scale = __fdividef(1.f, l), common = lse_of(largest, l);
+            if (!whole && !any_flushed) {
+              send_merged(sm.team, has, n, slot);
+              continue;
+            }
+            const Target to = target_of(open);
+            slot += threadIdx.x;
+#pragma unroll 1
+            for (int unit = threadIdx.x; unit < kUnits; unit += kAll) {
+              float2 x = make_float2(0.f, 0.f);
+#pragma unroll
+              for (int i = 0; i < G; ++i) {
+                float2 o = has[i] ? sm.team[i].result.o[n][unit] : make_float2(0.f, 0.f);
+                if (flushed[i]) {
+                  o = piece_o(receive(flushed[i]));
+                  empty_again(flushed[i]);
+                  flushed[i] += kAll;
+                }
+                x.x += w[i] * o.x;
+                x.y += w[i] * o.y;
+              }
+              if (whole)
+                output.write(to, n, unit, Partial{x, largest, l});
+              else
+                send(slot, piece_bits(make_float2(x.x * scale, x.y * scale), common));
+              slot += kAll;
+            }
+          }
+          if (inherited) shared_request[0] = open; else if (goes_on) shared_request[1] = open;
+          open = -1;
+        }
+        if (has_last) {
+          open = d.z;
+          inherited = false;
+        }
+      }
     }
+  } else {
+    if (desc.y & kFirstInSlot) shared_request[0] = desc.x;
+    if (desc.y & kLastInSlot) shared_request[1] = desc.z;
+  }
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+    if (shared_request[e] < 0) continue;
+    to[e] = target_of(shared_request[e]);
+    const int ptr = __ldg(a.kv_indptr + shared_request[e]), len = __ldg(a.kv_indptr + shared_request[e] + 1) - ptr;
+    const unsigned cost = cut.begin(shared_request[e], ptr);
+    members[e] = Members{cut.first_cta(cost), cut.last_cta(cost, len)};
   }
 
   // ---- merge over CTAs: each takes a slice of every request that it shares
   if (members[0].first <= members[0].last || members[1].first <= members[1].last) {
-    MergeCtas<NB, G>{k.spanning + (int64_t)parity * ctas * 2 * NB * kUnits, (int)cta, members[0], members[1], to[0], to[1], output}
+    MergeCtas<NB, S::kAll>{k.spanning + (int64_t)parity * ctas * 2 * NB * kUnits, (int)cta, members[0], members[1], to[0], to[1], output}
         .run(sm.reduce);
     // The pass after the next writes where this one read: its writers have then seen pieces of the next pass from here.
     if (k.passes > 1) __threadfence();
@@ -1052,11 +1357,12 @@ enum Code { kOk = 0, kNoDevice = 1, kHeads = 2, kNotPrepared = 3, kNoRoom = 4, k
 
 struct Variant {
   const void* function;
-  int nb, teams, shared;
+  int nb, teams, threads, shared;
 };
-template <int NB, int MT, int G, bool kStage>
+template <int NB, int MT, int G, int kStages>
 Variant variant() {
-  return Variant{(const void*)mla_decode<NB, MT, G, kStage>, NB, G, (int)sizeof(typename Shape<NB, MT, G, kStage>::Shared)};
+  using S = Shape<NB, MT, G, kStages>;
+  return Variant{(const void*)mla_decode<NB, MT, G, kStages>, NB, G, S::kAll, (int)sizeof(typename S::Shared)};
 }
 struct Device {
   Variant one, one_batched, two, four;  // by the column blocks a pass
@@ -1065,21 +1371,21 @@ struct Device {
 };
 Device devices[kMaxDevices];
 
-template <int NB, int MT, int G, bool kStage>
+template <int NB, int MT, int G, int kStages>
 constexpr bool fits_sm120() {
-  return sizeof(typename Shape<NB, MT, G, kStage>::Shared) <= kSm120Shared;
+  return sizeof(typename Shape<NB, MT, G, kStages>::Shared) <= kSm120Shared;
 }
-static_assert(fits_sm120<1, 2, 3, false>() && fits_sm120<1, 4, 2, false>() && fits_sm120<2, 2, 2, false>() && fits_sm120<4, 2, 1, true>());
+static_assert(fits_sm120<1, 2, 3, 0>() && fits_sm120<1, 4, 2, 0>() && fits_sm120<2, 2, 2, 0>() && fits_sm120<4, 2, 1, 3>());
 
 int code_of(cudaError_t e) { return e == cudaSuccess ? kOk : kCuda + (int)e; }
 
 void set_variants(Device& d, int most_shared) {
   // Three teams with short tiles answer a single request soonest, two with longer ones move more bytes of a batch.
-  d.one = variant<1, 2, 3, false>();
-  d.one_batched = variant<1, 4, 2, false>();
-  d.two = variant<2, 2, 2, false>();
-  d.four = variant<4, 2, 2, true>();
-  if (d.four.shared > most_shared) d.four = variant<4, 2, 1, true>();
+  d.one = variant<1, 2, 3, 0>();
+  d.one_batched = variant<1, 4, 2, 0>();
+  d.two = variant<2, 2, 2, 0>();
+  d.four = variant<4, 2, 1, 5>();
+  if (d.four.shared > most_shared) d.four = variant<4, 2, 1, 3>();
 }
 
 int prepare_device(int device) {
@@ -1093,7 +1399,7 @@ int prepare_device(int device) {
   for (const Variant* v : {&d.one, &d.one_batched, &d.two, &d.four}) {
     e = cudaFuncSetAttribute(v->function, cudaFuncAttributeMaxDynamicSharedMemorySize, v->shared);
     int resident = 0;
-    if (e == cudaSuccess) e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, v->function, kThreads * v->teams, v->shared);
+    if (e == cudaSuccess) e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, v->function, v->threads, v->shared);
     if (e != cudaSuccess) return code_of(e);
     if (resident < 1) return kNoRoom;
   }
@@ -1111,7 +1417,7 @@ struct Layout {
   Layout(const Variant& v, int ctas) {
     const size_t slot = sizeof(Piece) * kUnits * v.nb;
     first = 2 * ctas * 2 * slot;
-    end = first + ctas * v.teams * slot;
+    end = first + (v.teams > 1 ? ctas * v.teams * slot : 0);
   }
 };
 size_t workspace_bytes(const Device& d, int heads, int max_q_len) {
@@ -1162,7 +1468,7 @@ int glm5_mla_decode(const Glm5MlaArgs* args, void* stream) {
   k.first = (Piece*)((char*)args->workspace + layout.first);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(ctas);
-  config.blockDim = dim3(kThreads * v.teams);
+  config.blockDim = dim3(v.threads);
   config.dynamicSmemBytes = v.shared;
   config.stream = (cudaStream_t)stream;
   cudaLaunchAttribute attribute = {};
