@@ -99,6 +99,12 @@ def test_each_query_token_sees_the_rows_up_to_its_own(make, queries):
     assert error(out, wanted(*case[:2], rows, *case[2:])[0]) < LIMIT
 
 
+def test_many_heads_and_query_tokens_take_several_passes_over_long_requests(make):
+    case, rows = batch([20_000, 33, 9000], [1, 8, 3], 128), pool()
+    out = run(make(128), case, rows, max_q_len=8)
+    assert error(out, wanted(*case[:2], rows, *case[2:])[0]) < LIMIT
+
+
 def test_calls_of_different_query_lengths_and_batches_share_one_kernel(make):
     kernel, rows = make(8), pool()
     for queries, count in ((1, 1), (4, 3), (1, 9), (2, 3), (8, 2), (1, 1), (4, 1)):

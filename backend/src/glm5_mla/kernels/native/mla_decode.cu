@@ -1341,10 +1341,10 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
   if (members[0].first <= members[0].last || members[1].first <= members[1].last) {
     MergeCtas<NB, S::kAll>{k.spanning + (int64_t)parity * ctas * 2 * NB * kUnits, (int)cta, members[0], members[1], to[0], to[1], output}
         .run(sm.reduce);
-    // The pass after the next writes where this one read: its writers have then seen pieces of the next pass from here.
-    if (k.passes > 1) __threadfence();
   }
-  __syncthreads();  // the next pass writes the memory that this one read
+  __syncthreads();  // the next pass writes the shared memory that this one read
+  // The pass after the next writes where this one read: its writers have then seen pieces of the next pass from here.
+  if (pass + 1 < k.passes) __threadfence();
   }
 }
 }  // namespace
