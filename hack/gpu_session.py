@@ -67,8 +67,8 @@ STEPS = (
             tool,
             KERNELS,
             180,
-            (*PYTEST, KERNEL_TESTS, "-k", "cuda and (query_token or share_one_kernel)"),
-            under=("compute-sanitizer", "--tool", tool, "--print-limit", "20"),
+            (*PYTEST, KERNEL_TESTS, "-k", "cuda and (each_query_token or share_one_kernel)"),
+            under=("compute-sanitizer", "--tool", tool, "--kernel-name", "kernel_substring=mla_decode"),
         )
         for tool in ("memcheck", "racecheck")
     ),

@@ -52,7 +52,7 @@ KERNELS = {
     "row cast": (rowcast_triton._cast_rows, CAST_TYPES, CAST_SHAPE),
     **{
         name: (getattr(stamps_triton, name), {"state": "*i64"}, {})
-        for name in ("stamp_start", "stamp_mark", "stamp_cast", "stamp_attention")
+        for name in ("stamp_start", "stamp_mark", "stamp_idle", "stamp_cast", "stamp_attention")
     },
     "stamp_end": (
         stamps_triton.stamp_end,

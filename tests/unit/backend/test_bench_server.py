@@ -27,6 +27,7 @@ def trace(gap_us, layers=4, watched=1):
             add("matmul", 5, 0.5)
             if layer == watched:
                 add("stamp_mark", 1, 0.5)
+                add("stamp_idle", 1, 0.5)
             add("mla_decode", 10, 2 * gap_us if layer == watched else gap_us)
             if layer == watched:
                 add("stamp_attention", 1, 0.3)
@@ -39,12 +40,12 @@ def test_a_trace_gives_step_and_attention_of_all_layers_by_what_stands_between_t
     assert figures["steps"] == 2
     assert figures["attention"] == pytest.approx(0.040)
     assert figures["cast"] == 0
-    assert figures["step"] == pytest.approx(0.0713)
+    assert figures["step"] == pytest.approx(0.0728)
 
 
-def test_the_pause_before_attention_is_taken_from_layers_without_stamps():
+def test_the_pauses_around_attention_are_taken_from_layers_without_stamps():
     figures = profile.figures(trace(gap_us=0.8))
-    assert figures["attention_with_gap"] == pytest.approx(0.040 + 4 * 0.0008)
+    assert figures["attention_with_pauses"] == pytest.approx(0.040 + 4 * (0.0008 + 0.0005))
     spans = profile.attention_spans(trace(gap_us=0.8))
     assert spans["watched"] == {"before": 1.6, "kernels": 10.0, "after": 0.3}
     assert spans["other"] == {"before": 0.8, "kernels": 10.0, "after": 0.5}

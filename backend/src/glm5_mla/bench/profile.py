@@ -62,11 +62,11 @@ def compare(server: Server, batch: int, context: int, work: Path) -> dict[str, A
         result[f"{name}_ms_profiler"] = round(traced[name], 4)
         if traced[name]:
             result[f"{name}_difference_percent"] = round((exported - traced[name]) / traced[name] * 100, 2)
-    if traced["attention_with_gap"]:
-        with_gap = traced["attention_with_gap"]
-        result["attention_ms_profiler_with_gap"] = round(with_gap, 4)
-        difference = (result["attention_ms_exported"] - with_gap) / with_gap
-        result["attention_with_gap_difference_percent"] = round(difference * 100, 2)
+    if traced["attention_with_pauses"]:
+        with_pauses = traced["attention_with_pauses"]
+        result["attention_ms_profiler_with_pauses"] = round(with_pauses, 4)
+        difference = (result["attention_ms_exported"] - with_pauses) / with_pauses
+        result["attention_with_pauses_difference_percent"] = round(difference * 100, 2)
     result["attention_us"] = attention_spans(found)
     return result
 
@@ -96,8 +96,8 @@ def kernels(trace: Path) -> list[Kernel]:
 def figures(found: list[Kernel]) -> dict[str, float]:
     """Return means over the whole steps of a trace: `steps`, and in milliseconds `step`, `cast`, `attention`.
 
-    `attention_with_gap` adds to the attention's kernels the time in front of each in which no kernel ran: what a step
-    pays for attention. It is taken from the layers without stamps.
+    `attention_with_pauses` is from the end of the kernel before a layer's attention to the start of the one after it:
+    what two stamps around it enclose. The pauses are those of the layers without stamps.
     """
     steps, role = _steps(found), _roles(found)
     sums: dict[str, float] = defaultdict(float)
@@ -109,8 +109,10 @@ def figures(found: list[Kernel]) -> dict[str, float]:
     means = {name: sums[name] / count / 1e3 for name in ("step", "cast", "attention")}
     spans = [span for span in _attention(found) if not span.watched]
     layers = len(_attention(found)) / count
-    gap = statistics.median(span.before for span in spans) if spans else 0.0
-    return {"steps": len(steps), **means, "attention_with_gap": means["attention"] + layers * gap / 1e3}
+    pauses = 0.0
+    if spans:
+        pauses = sum(statistics.median(getattr(span, field) for span in spans) for field in ("before", "after"))
+    return {"steps": len(steps), **means, "attention_with_pauses": means["attention"] + layers * pauses / 1e3}
 
 
 class Span(NamedTuple):
@@ -174,7 +176,7 @@ def _roles(found: list[Kernel]) -> dict[tuple[str, str], str]:
     for start, end in _steps(found)[:1]:
         pending: list[tuple[str, str]] | None = None
         for kernel in found[start : end + 1]:
-            if "stamp_mark" in kernel.name:
+            if "stamp_idle" in kernel.name:  # the last in front of a watched layer
                 pending = []
             elif "stamp_cast" in kernel.name or "stamp_attention" in kernel.name:
                 for key in pending or []:

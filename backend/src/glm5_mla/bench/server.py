@@ -37,6 +37,8 @@ CASES = ((1, 1_000), (1, 8_000), (1, 64_000), (1, 131_072), (8, 8_000), (32, 8_0
 GRAPHS = ("--disable-prefill-cuda-graph", "--cuda-graph-bs-decode", "1", "3", "8", "32")
 SHORT = 8
 SECONDS_A_CASE = 3.0
+SETTLES_S = 0.2
+"""After an answer the scheduler counts its last tokens, and it writes the last steps when it goes idle."""
 
 
 def measure(server: Server, batch: int, context: int) -> dict[str, Any]:
@@ -47,6 +49,7 @@ def measure(server: Server, batch: int, context: int) -> dict[str, Any]:
     # As many steps as fit the time, not fewer than 24: the difference of the two generations cancels the prefill.
     steps = int(min(256, max(24, SECONDS_A_CASE / (probe.seconds / (2 * SHORT)))))
     ranks = range(server.way.tensor_parallel) if server.way.timing else ()
+    time.sleep(SETTLES_S)
     before = [server.figures(rank) for rank in ranks]
     short = server.generate(ids, SHORT)
     long = server.generate(ids, SHORT + steps)
@@ -64,7 +67,7 @@ def measure(server: Server, batch: int, context: int) -> dict[str, Any]:
     }
     if not before:
         return row | {"step_ms": _ms(client_step), "base_ms": None, "cast_ms": None, "attention_ms": None}
-    time.sleep(0.2)  # the scheduler writes the last steps when it goes idle
+    time.sleep(SETTLES_S)
     after = [server.figures(rank) for rank in ranks]
     step, cast, attention = (_mean(before[0], after[0], name) for name in ("step", "cast", "attention"))
     if len(ranks) > 1:

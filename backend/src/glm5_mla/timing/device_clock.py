@@ -6,8 +6,8 @@ and a replayed graph stamps like an eager forward.
 
 A stamp costs about 2 us of the forward, so only `WATCHED_LAYERS` layers are marked and their times are scaled up: all
 layers of a model do the same work on the same rows. In front of each marked layer stand two stamps with nothing between
-them; what they are apart is taken off that forward's spans, so that a span is its kernels' time and one pause between
-kernels, whatever slows launches down (a profiler does).
+them; what they are apart is taken off that forward's spans, whatever slows launches down (a profiler does). What is
+left of a span is its kernels' time with the pauses before and after them, but for one pause between two stamps.
 """
 
 from __future__ import annotations
