@@ -77,12 +77,15 @@ def measure(server: Server, batch: int, context: int) -> dict[str, Any]:
         ]
         row["skew_percent"] = {name: skew(row["ranks"], f"{name}_ms") for name in ("step", "attention")}
     client_tokens = short.output_tokens + long.output_tokens - 2 * batch
+    interval = _mean(before[0], after[0], "interval")
     return row | {
+        # Of the rank's own clock: the client's is the difference of two generations, which a slow prefill falsifies.
+        "tokens_per_s": round(batch / interval, 1),
         "step_ms": _ms(step),
         "base_ms": _ms(step - cast - attention),
         "cast_ms": _ms(cast),
         "attention_ms": _ms(attention),
-        "interval_ms": _ms(_mean(before[0], after[0], "interval")),
+        "interval_ms": _ms(interval),
         "tokens_client": client_tokens,
         "tokens_exported": after[0].decode_tokens - before[0].decode_tokens,
         "graph_steps": after[0].graph_steps - before[0].graph_steps,
