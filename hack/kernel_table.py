@@ -52,5 +52,21 @@ def microseconds(row: dict | None) -> str:
     return f"{row['us']:,.0f}" if row["us"] >= 100 else f"{row['us']:.1f}"
 
 
+def verify_table(rows: list[dict]) -> str:
+    """Make the table of several query tokens a request: a number of them a line, a shape a column."""
+    shapes = list(dict.fromkeys((row["batch"], row["context"]) for row in rows))
+    measured = {(row["batch"], row["context"], row["query_tokens"]): row for row in rows}
+    text = "| query tokens | " + " | ".join(f"{batch} x {context:,}" for batch, context in shapes)
+    text += " |\n|---" + "|---" * len(shapes) + "|\n"
+    for tokens in sorted({row["query_tokens"] for row in rows}):
+        found = [measured.get((*shape, tokens)) for shape in shapes]
+        cells = [f"{microseconds(row)} ({row['times_one_token']:.2f} x)" if row else "-" for row in found]
+        text += f"| {tokens} | " + " | ".join(cells) + " |\n"
+    return text
+
+
 if __name__ == "__main__":
-    print(table(json.loads(Path(sys.argv[1]).read_text())["rows"]), end="")
+    measurements = json.loads(Path(sys.argv[1]).read_text())
+    print(table(measurements["rows"]), end="")
+    if "verify" in measurements:
+        print("\n" + verify_table(measurements["verify"]), end="")

@@ -11,8 +11,11 @@ from glm5_mla.bench.profile import Kernel
 from glm5_mla.bench.served import Reply
 
 
-def trace(gap_us, layers=4, watched=1):
-    """Two steps: in each layer a matrix product of 5 us and an attention of 10; stamps of 1 us around one layer's."""
+def trace(gap_us, layers=4, watched=1, cast_us=0.0):
+    """Two steps: in each layer a matrix product of 5 us and an attention of 10; stamps of 1 us around one layer's.
+
+    With `cast_us` a cast as long stands in front of each attention, between pauses of 0.4 us.
+    """
     kernels, now = [], 0.0
 
     def add(name, duration, pause):
@@ -28,6 +31,10 @@ def trace(gap_us, layers=4, watched=1):
             if layer == watched:
                 add("stamp_mark", 1, 0.5)
                 add("stamp_idle", 1, 0.5)
+            if cast_us:
+                add("cast_rows", cast_us, 0.4)
+                if layer == watched:
+                    add("stamp_cast", 1, 0.4)
             add("mla_decode", 10, 2 * gap_us if layer == watched else gap_us)
             if layer == watched:
                 add("stamp_attention", 1, 0.3)
@@ -46,9 +53,17 @@ def test_a_trace_gives_step_and_attention_of_all_layers_by_what_stands_between_t
 def test_the_pauses_around_attention_are_taken_from_layers_without_stamps():
     figures = profile.figures(trace(gap_us=0.8))
     assert figures["attention_with_pauses"] == pytest.approx(0.040 + 4 * (0.0008 + 0.0005))
-    spans = profile.attention_spans(trace(gap_us=0.8))
+    assert "cast_with_pauses" not in figures
+    spans = profile.spans(trace(gap_us=0.8), "attention")
     assert spans["watched"] == {"before": 1.6, "kernels": 10.0, "after": 0.3}
     assert spans["other"] == {"before": 0.8, "kernels": 10.0, "after": 0.5}
+
+
+def test_a_cast_has_its_pauses_as_attention_has():
+    figures = profile.figures(trace(gap_us=0.4, cast_us=6.0))
+    assert figures["cast"] == pytest.approx(0.024)
+    assert figures["cast_with_pauses"] == pytest.approx(0.024 + 4 * 0.0008)
+    assert figures["attention"] == pytest.approx(0.040)
 
 
 class Timed:

@@ -13,10 +13,11 @@ import argparse
 import datetime
 import functools
 import importlib.metadata
+import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,20 +37,25 @@ SHAPES = (
     *((1, SPARSE_ROWS), (8, SPARSE_ROWS), (32, SPARSE_ROWS)),
     *((1, 1_024), (1, 8_192), (1, 32_768), (1, 131_072), (8, 8_192), (32, 8_192), (64, 4_096)),
 )
+QUERY_TOKENS = (1, 2, 4)
+"""Of a request: one as it decodes, more as drafts are verified."""
+VERIFY_SHAPES = ((1, 8_192), (1, 131_072), (8, 8_192), (32, 8_192))
+RAGGED = ((2_048,) * 64, (114_944, *(256,) * 63))
+"""Lengths of the requests of an even batch, and of one with about as many rows, nearly all of one request."""
 SCALE = 1 / math.sqrt(256)
 SLOW_GRAPH_US = 20_000
 PACKAGES = ("torch", "triton", "sglang", "flashinfer-python", "sgl-flash-mla")
 
 Call = Callable[[int], torch.Tensor]
-"""Launches layer i of the 78; returns its output [batch, heads, 512]."""
+"""Launches layer i of the 78; returns its output [tokens, heads, 512]."""
 
 
 @dataclass
 class Batch:
-    """One shape's input: every request has `context` rows of the pool and one query token."""
+    """One shape's input. Every request has `query_tokens`, of which each sees one row more than the one before."""
 
-    batch: int
-    context: int
+    lengths: tuple[int, ...]
+    query_tokens: int
     q_nope: torch.Tensor
     q_rope: torch.Tensor
     qo_indptr: torch.Tensor
@@ -58,44 +64,62 @@ class Batch:
     pools: list[torch.Tensor]
 
     @property
+    def batch(self) -> int:
+        """Number of requests."""
+        return len(self.lengths)
+
+    @property
+    def context(self) -> int:
+        """Rows of each request of an even batch."""
+        return self.lengths[0]
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of FP8 rows that a layer must read."""
-        return self.batch * self.context * ROW
+        return len(self.kv_indices) * ROW
 
     def reference(self) -> torch.Tensor:
-        """Layer 0 in float64: [batch, heads, 512]."""
+        """Layer 0 in float64: [tokens, heads, 512]."""
         return self.attend(self.pools[0])
 
     def attend(self, pool: torch.Tensor) -> torch.Tensor:
-        """Attend over `pool` [rows, 1, 576] in float64: [batch, heads, 512]."""
+        """Attend over `pool` [rows, 1, 576] in float64: [tokens, heads, 512]."""
         q = torch.cat([self.q_nope, self.q_rope], dim=-1).double()
+        bounds = [0, *itertools.accumulate(self.lengths)]
         outs = []
-        for b in range(self.batch):
-            rows = pool[self.kv_indices[b * self.context : (b + 1) * self.context].long()].view(-1, ROW).double()
-            outs.append(torch.softmax(q[b] @ rows.T * SCALE, dim=-1) @ rows[:, :KV_LORA_RANK])
+        for token in range(len(q)):
+            b, i = divmod(token, self.query_tokens)
+            seen = self.kv_indices[bounds[b] : bounds[b + 1] - (self.query_tokens - 1 - i)]
+            rows = pool[seen.long()].view(-1, ROW).double()
+            outs.append(torch.softmax(q[token] @ rows.T * SCALE, dim=-1) @ rows[:, :KV_LORA_RANK])
         return torch.stack(outs)
 
 
-def make_batch(batch: int, context: int, pools: list[torch.Tensor], page: int = 1) -> Batch:
+def make_batch(batch: int, context: int, pools: list[torch.Tensor], page: int = 1, query_tokens: int = 1) -> Batch:
+    """Requests of equal length, as `make_ragged` makes them."""
+    return make_ragged((context,) * batch, pools, page, query_tokens)
+
+
+def make_ragged(lengths: Sequence[int], pools: list[torch.Tensor], page: int = 1, query_tokens: int = 1) -> Batch:
     """Random queries and row lists; with `page` > 1 the rows come in whole pages of consecutive rows."""
     device = pools[0].device
-    generator = torch.Generator(device).manual_seed(batch * 1_000_003 + context)
-    pages = batch * context // page
+    batch = len(lengths)
+    generator = torch.Generator(device).manual_seed(batch * 1_000_003 + lengths[0])
+    pages = sum(lengths) // page
     available = POOL_ROWS // page
     if pages <= available:
         chosen = torch.randperm(available, generator=generator, device=device)[:pages]
     else:
         chosen = torch.randint(available, (pages,), generator=generator, device=device)
     rows = (chosen[:, None] * page + torch.arange(page, device=device)).flatten().int()
-    q = torch.randn((batch, HEADS, ROW), generator=generator, device=device).bfloat16()
-    steps = torch.arange(batch + 1, dtype=torch.int32, device=device)
+    q = torch.randn((batch * query_tokens, HEADS, ROW), generator=generator, device=device).bfloat16()
     return Batch(
-        batch,
-        context,
+        tuple(lengths),
+        query_tokens,
         q[..., :KV_LORA_RANK].contiguous(),
         q[..., KV_LORA_RANK:].contiguous(),
-        steps,
-        steps * context,
+        torch.arange(batch + 1, dtype=torch.int32, device=device) * query_tokens,
+        torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device),
         rows,
         pools,
     )
@@ -111,7 +135,9 @@ def own(name: str, data: Batch) -> Call:
 
     def call(layer: int) -> torch.Tensor:
         return kernel(
-            data.q_nope, data.q_rope, data.pools[layer], data.qo_indptr, data.kv_indptr, data.kv_indices, SCALE, out=out
+            *(data.q_nope, data.q_rope, data.pools[layer], data.qo_indptr, data.kv_indptr, data.kv_indices, SCALE),
+            max_q_len=data.query_tokens,
+            out=out,
         )
 
     return call
@@ -392,6 +418,38 @@ def rows(shapes: tuple[tuple[int, int], ...], pools: list[torch.Tensor], deadlin
             yield row
 
 
+def verify_rows(pools: list[torch.Tensor]) -> Iterator[dict[str, Any]]:
+    """Yield the times of our kernel with several query tokens a request, beside those with one."""
+    for batch, context in VERIFY_SHAPES:
+        times: dict[int, float] = {}
+        for query_tokens in QUERY_TOKENS:
+            data = make_batch(batch, context, pools, query_tokens=query_tokens)
+            call = own("cuda", data)
+            times[query_tokens] = microseconds(call)
+            yield {
+                "batch": batch,
+                "context": context,
+                "query_tokens": query_tokens,
+                "us": round(times[query_tokens], 2),
+                "times_one_token": round(times[query_tokens] / times[1], 2),
+                "relative_error": worst_error(call(0), data.reference()),
+            }
+
+
+def ragged_rows(pools: list[torch.Tensor]) -> Iterator[dict[str, Any]]:
+    """Yield the times of our kernel for an even batch and for an uneven one, both of 64 requests."""
+    for lengths in RAGGED:
+        data = make_ragged(lengths, pools)
+        call = own("cuda", data)
+        yield {
+            "requests": len(lengths),
+            "longest": max(lengths),
+            "shortest": min(lengths),
+            "us": round(microseconds(call), 2),
+            "relative_error": worst_error(call(0), data.reference()),
+        }
+
+
 def machine() -> dict[str, Any]:
     """Tell what the figures were measured on."""
     properties = torch.cuda.get_device_properties(0)
@@ -425,18 +483,18 @@ def main() -> None:
     torch.manual_seed(0)
     values = torch.randn((POOL_ROWS, 1, ROW), device="cuda", dtype=torch.float16)
     pools = [(values.roll(i, 0) * 0.7).to(torch.float8_e4m3fn) for i in range(LAYERS)]
-    measured: list[dict[str, Any]] = []
-    result = {
+    result: dict[str, Any] = {
         "machine": machine(),
         "versions": versions(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "what": "microseconds a layer, 8 heads, FP8 rows of 576 bytes, random rows, 78 pools in one CUDA graph",
-        "rows": measured,
     }
-    for row in rows(shapes, pools, deadline):
-        measured.append(row)
-        print(json.dumps(row), flush=True)
-        args.output.write_text(json.dumps(result, indent=1) + "\n")
+    sections = {"verify": verify_rows(pools), "ragged": ragged_rows(pools), "rows": rows(shapes, pools, deadline)}
+    for section, found in sections.items():
+        for row in found:
+            result.setdefault(section, []).append(row)
+            print(section, json.dumps(row), flush=True)
+            args.output.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

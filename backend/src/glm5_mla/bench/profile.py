@@ -62,12 +62,11 @@ def compare(server: Server, batch: int, context: int, work: Path) -> dict[str, A
         result[f"{name}_ms_profiler"] = round(traced[name], 4)
         if traced[name]:
             result[f"{name}_difference_percent"] = round((exported - traced[name]) / traced[name] * 100, 2)
-    if traced["attention_with_pauses"]:
-        with_pauses = traced["attention_with_pauses"]
-        result["attention_ms_profiler_with_pauses"] = round(with_pauses, 4)
-        difference = (result["attention_ms_exported"] - with_pauses) / with_pauses
-        result["attention_with_pauses_difference_percent"] = round(difference * 100, 2)
-    result["attention_us"] = attention_spans(found)
+        with_pauses = traced.get(f"{name}_with_pauses")
+        if with_pauses:
+            result[f"{name}_ms_profiler_with_pauses"] = round(with_pauses, 4)
+            result[f"{name}_with_pauses_difference_percent"] = round((exported - with_pauses) / with_pauses * 100, 2)
+            result[f"{name}_us"] = spans(found, name)
     return result
 
 
@@ -97,7 +96,7 @@ def figures(found: list[Kernel]) -> dict[str, float]:
     """Return means over the whole steps of a trace: `steps`, and in milliseconds `step`, `cast`, `attention`.
 
     `attention_with_pauses` is from the end of the kernel before a layer's attention to the start of the one after it:
-    what two stamps around it enclose. The pauses are those of the layers without stamps.
+    what two stamps around it enclose. The pauses are those of the layers without stamps. So is `cast_with_pauses`.
     """
     steps, role = _steps(found), _roles(found)
     sums: dict[str, float] = defaultdict(float)
@@ -107,16 +106,17 @@ def figures(found: list[Kernel]) -> dict[str, float]:
             sums[role.get((kernel.name, kernel.grid), "other")] += kernel.duration
     count = max(1, len(steps))
     means = {name: sums[name] / count / 1e3 for name in ("step", "cast", "attention")}
-    spans = [span for span in _attention(found) if not span.watched]
-    layers = len(_attention(found)) / count
-    pauses = 0.0
-    if spans:
-        pauses = sum(statistics.median(getattr(span, field) for span in spans) for field in ("before", "after"))
-    return {"steps": len(steps), **means, "attention_with_pauses": means["attention"] + layers * pauses / 1e3}
+    for name in ("cast", "attention"):
+        found_spans = _spans(found, name)
+        plain = [span for span in found_spans if not span.watched]
+        if plain:
+            pauses = sum(statistics.median(getattr(span, field) for span in plain) for field in ("before", "after"))
+            means[f"{name}_with_pauses"] = means[name] + len(found_spans) / count * pauses / 1e3
+    return {"steps": len(steps), **means}
 
 
 class Span(NamedTuple):
-    """A layer's attention in a trace, in microseconds: its kernels, and the pauses before and after them."""
+    """A layer's attention or cast in a trace, in microseconds: its kernels, and the pauses before and after them."""
 
     watched: bool
     """Whether stamps stand around it."""
@@ -125,24 +125,23 @@ class Span(NamedTuple):
     after: float
 
 
-def attention_spans(found: list[Kernel]) -> dict[str, dict[str, float]]:
-    """Return the medians of what `Span` holds, for layers with stamps around them and for the others."""
-    spans = _attention(found)
+def spans(found: list[Kernel], name: str) -> dict[str, dict[str, float]]:
+    """Return the medians of what `Span` holds of "attention" or "cast", for layers with stamps and for the others."""
     return {
-        name: {field: round(statistics.median(getattr(span, field) for span in some), 2) for field in Span._fields[1:]}
-        for name, watched in (("watched", True), ("other", False))
-        if (some := [span for span in spans if span.watched is watched])
+        which: {field: round(statistics.median(getattr(span, field) for span in some), 2) for field in Span._fields[1:]}
+        for which, watched in (("watched", True), ("other", False))
+        if (some := [span for span in _spans(found, name) if span.watched is watched])
     }
 
 
-def _attention(found: list[Kernel]) -> list[Span]:
+def _spans(found: list[Kernel], name: str) -> list[Span]:
     role = _roles(found)
     spans = []
     for start, end in _steps(found):
         at = start + 1
         while at < end:
             first = at
-            while at < end and role.get((found[at].name, found[at].grid)) == "attention":
+            while at < end and role.get((found[at].name, found[at].grid)) == name:
                 at += 1
             if at == first:
                 at += 1
