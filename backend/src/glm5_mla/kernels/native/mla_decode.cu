@@ -8,8 +8,8 @@
 // (query token, head) its N. Nothing is padded at 8 heads.
 //
 // Tiling. One CTA an SM; its teams of warps walk contiguous ranges of rows in tiles of 16 MT rows. For one or two column blocks
-// (NB) a team has 4 warps, whose rows are not staged: a warp owns 128 of the 512 latents of every row (and a quarter of the rotary part) in both products, so a row's bytes go from global memory
-// straight into the registers of the one warp that uses them:
+// (NB) a team has 4 warps, whose rows are not staged: a warp owns 128 of the 512 latents of every row (and a quarter of the rotary
+// part) in both products, so a row's bytes go from global memory straight into the registers of the one warp that uses them:
 //   S^T (rows x columns)   partial sums over the warp's own latents. A fragments are the loaded bytes as they lie: the k
 //                          order is free as long as Q's is the same. The four warps' sums meet in shared memory, with one
 //                          barrier a tile; every warp then does the same softmax on the total.
@@ -26,8 +26,8 @@
 // f16(2^(s - m + 11)): with a running maximum that may lag by 2^4 it stays below 65504, and weights down to 2^-25 of the
 // largest keep full precision. Sums are float32.
 //
-// Budget a thread in 32-bit registers, teams of 4 warps: O 32 NB, row bytes 2 * 16 MT (in work and on their way) + rotary 2 MT, Q 16 + 2 MT
-// (NB = 1; in shared memory otherwise), scores 4 MT NB to 8 MT NB. NB = 1: 168 registers, 3 teams of MT = 2, or 255 and
+// Budget a thread in 32-bit registers, teams of 4 warps: O 32 NB, row bytes 2 * 16 MT (in work and on their way) + rotary 2 MT,
+// Q 16 + 2 MT (NB = 1; in shared memory otherwise), scores 4 MT NB to 8 MT NB. NB = 1: 168 registers, 3 teams of MT = 2, or 255 and
 // 2 teams of MT = 4: 55 or 73 KB of rows on their way an SM, where 4 TB/s and a latency of 1 us need 30. Shared memory a
 // team: the exchange of scores (4 KB MT NB) or, later in the same place, the result (16 KB NB). The team of 8 warps: O 64, Q 72,
 // row bytes 16, scores 16, P 16, and what the scores need at a time, in 255. Shared memory: 18 KB a tile of the ring (5 tiles: 72
@@ -41,8 +41,8 @@
 // launch), so the wait for a piece ends; should it not, the launch fails after kSpinLimit polls.
 // The order of every sum is fixed: results are bit-identical from run to run.
 //
-// At small shapes a chain of latencies is all there is, and code that runs once a launch takes some 8 cycles an instruction, as
-// long as it takes to fetch: hence short loops where nothing else asks for long ones.
+// At small shapes a chain of latencies is all there is, and code that runs once a launch takes 4 to 8 cycles an instruction. So the
+// common case has a short way through the merges (`Lone`), and what does not depend on rows is worked out while they are awaited.
 #include <cuda_runtime.h>
 #include <stdint.h>
 
