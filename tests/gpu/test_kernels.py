@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from glm5_mla import kernels  # noqa: E402
+from glm5_mla.kernels.cuda import CudaMlaDecode, Cut  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 SCALE = 1 / math.sqrt(256)
@@ -112,6 +113,18 @@ def test_calls_of_different_query_lengths_and_batches_share_one_kernel(make):
         assert error(run(kernel, case, rows, max_q_len=queries), wanted(*case[:2], rows, *case[2:])[0]) < LIMIT
         if kernel.name == "cuda":  # no piece of a partial result is left for a later call
             assert (kernel._workspace.view(torch.int32)[1::2] == -1).all()
+
+
+@pytest.mark.parametrize("ctas", [1, 2, 3, 5, 40])
+def test_short_requests_are_cut_for_any_number_of_thread_blocks(ctas):
+    reason = kernels.unavailable("cuda", torch.device("cuda"), 8) if torch.cuda.is_available() else "no GPU"
+    if reason:
+        pytest.skip(reason)
+    kernel, rows = CudaMlaDecode(torch.device("cuda"), 8, Cut(ctas=ctas)), pool()
+    for lengths in ([1], [31], [40], [0, 13], [5, 0, 90, 33, 200], [200, 1]):
+        case = batch(lengths, [1] * len(lengths), 8)
+        assert error(run(kernel, case, rows), wanted(*case[:2], rows, *case[2:])[0]) < LIMIT, lengths
+        assert (kernel._workspace.view(torch.int32)[1::2] == -1).all(), lengths
 
 
 @pytest.mark.parametrize("queries", [1, 2, 4])

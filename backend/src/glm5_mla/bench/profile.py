@@ -96,7 +96,8 @@ def figures(found: list[Kernel]) -> dict[str, float]:
     """Return means over the whole steps of a trace: `steps`, and in milliseconds `step`, `cast`, `attention`.
 
     `attention_with_pauses` is from the end of the kernel before a layer's attention to the start of the one after it:
-    what two stamps around it enclose. The pauses are those of the layers without stamps. So is `cast_with_pauses`.
+    what two stamps around it enclose, of which one pause between stamps is taken off before it is exported. The pauses
+    are those of the layers without stamps. So is `cast_with_pauses`.
     """
     steps, role = _steps(found), _roles(found)
     sums: dict[str, float] = defaultdict(float)

@@ -4,7 +4,7 @@ A stamp (`stamps_triton`) adds to a few words of device memory. The last one of 
 pinned host memory, from which the scheduler's thread picks them up whenever it comes by: nothing waits for the device,
 and a replayed graph stamps like an eager forward.
 
-A stamp costs about 2 us of the forward, so only `WATCHED_LAYERS` layers are marked and their times are scaled up: all
+A stamp costs 1 to 2 us of the forward, so only `WATCHED_LAYERS` layers are marked and their times are scaled up: all
 layers of a model do the same work on the same rows. In front of each marked layer stand two stamps with nothing between
 them; what they are apart is taken off that forward's spans, whatever slows launches down (a profiler does). What is
 left of a span is its kernels' time with the pauses before and after them, but for one pause between two stamps.

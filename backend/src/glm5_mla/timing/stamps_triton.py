@@ -1,8 +1,8 @@
 """Single-thread Triton kernels that read `%globaltimer` (the GPU's clock, in nanoseconds) and keep sums.
 
-The words of `state`: 0 executions, 1 start of this one, 2 last mark, and sums over marked layers: 3 cast, 4 attention,
-5 idle. A record of the ring: start, end, cast, attention, idle, number. The number is written last, counts from 1, and
-makes the record valid.
+The words of `state`: 0 executions, 1 start of this one, 2 last mark, and sums over marked layers: 3 cast, 4
+attention, 5 idle, 6 of no use. A record of the ring: start, end, cast, attention, idle, number. The number is written
+last, counts from 1, and makes the record valid.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ def stamp_start(state):
     tl.store(state + 5, 0)
 
 
+# The first of a pair does the work of the second, so that a span begins after as much of it as the idle one does.
 @triton.jit
 def stamp_mark(state):
-    tl.store(state + 2, tl_cuda.globaltimer())
+    now = tl_cuda.globaltimer()
+    tl.store(state + 6, tl.load(state + 6) + now - tl.load(state + 2))
+    tl.store(state + 2, now)
 
 
 @triton.jit

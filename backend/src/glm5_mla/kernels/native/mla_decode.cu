@@ -30,15 +30,16 @@
 // Q 16 + 2 MT (NB = 1; in shared memory otherwise), scores 4 MT NB to 8 MT NB. NB = 1: 168 registers, 3 teams of MT = 2, or 255 and
 // 2 teams of MT = 4: 55 or 73 KB of rows on their way an SM, where 4 TB/s and a latency of 1 us need 30. Shared memory a
 // team: the exchange of scores (4 KB MT NB) or, later in the same place, the result (16 KB NB). The team of 8 warps: O 64, Q 72,
-// row bytes 16, scores 16, P 16, and what the scores need at a time, in 255. Shared memory: 18 KB a tile of the ring (5 tiles: 72
+// row bytes 32, scores 16, P 16, and what the scores need at a time, in 255. Shared memory: 18 KB a tile of the ring (5 tiles: 72
 // KB on their way; 3 on SM120), scores 32, P 4, the last merge 4. The variants that SM120 uses fit its 99 KB.
 //
 // Split-KV. No host plan and no host read: each team computes its range from kv_indptr. Requests are laid on one line of
 // cost (rows + segment_cost each), cut in equal portions, cuts near a request's end moved to it. A request inside one team
 // is written at once. Otherwise teams leave partial results in shared memory, where their CTA merges them; a request that
-// spans CTAs goes through global memory: each of its CTAs sends its partial in pieces and merges one slice of all. A piece is
-// whole or empty (see `Piece`), so nobody counts arrivals and no fence is needed. All CTAs are resident (one an SM, cooperative
-// launch), so the wait for a piece ends; should it not, the launch fails after kSpinLimit polls.
+// spans CTAs goes through global memory: each of its CTAs sends its partial in pieces and merges one slice of all. A CTA that has
+// a part of one such request and nothing else takes a short way there (`Lone`). A piece is whole or empty (see `Piece`), so
+// nobody counts arrivals and no fence is needed. All CTAs are resident (one an SM, cooperative launch), so the wait for a piece
+// ends; should it not, the launch fails after kSpinLimit polls.
 // The order of every sum is fixed: results are bit-identical from run to run.
 //
 // At small shapes a chain of latencies is all there is, and code that runs once a launch takes 4 to 8 cycles an instruction. So the
@@ -164,10 +165,10 @@ struct Cut {
   unsigned base, segment_cost, align, min_segment, total, portion;  // portion: cost a CTA
 
   __device__ __forceinline__ unsigned begin(unsigned b, unsigned ptr) const { return ptr - base + segment_cost * b; }
-  // Cuts in [first_inner, past_inner) lie inside the request, earlier ones before it, later ones behind it.
+  // Cuts in [first_inner, past_inner) lie inside the request, earlier ones before it, later ones behind it. None lies beyond the line.
   __device__ __forceinline__ unsigned first_inner(unsigned begin) const { return begin + segment_cost + min_segment; }
   __device__ __forceinline__ unsigned past_inner(unsigned begin, unsigned len) const {
-    return begin + segment_cost + max(len + 1 - min(len + 1, min_segment), min_segment);
+    return min(begin + segment_cost + max(len + 1 - min(len + 1, min_segment), min_segment), total);
   }
   __device__ __forceinline__ int offset(unsigned x, unsigned begin) const {  // rows of the request before the cut x
     return x < first_inner(begin) ? 0 : (int)((x - begin - segment_cost) & ~(align - 1));
@@ -217,7 +218,7 @@ struct Target {  // of a request: where its tokens begin and how many column blo
 };
 // A request that spans CTAs and is all that this CTA works on: the common case with few requests. What its merge needs is worked
 // out while the team waits for its first rows.
-enum Parts : int { kNone, kInSlot, kInTeams };  // of it: this team has none; all, in `Kernel::spanning`; some, and other teams have too
+enum Parts { kNone, kInSlot, kInTeams };  // of it: this team has none; all, in `Kernel::spanning`; some, and other teams have too
 struct __align__(16) Lone {
   int first_cta, last_cta;
   Target to;
@@ -263,8 +264,8 @@ struct Shape<NB, MT, G, 0> {
   struct Shared {
     Team team[G];
     int4 desc[G];
-    Lone lone;   // if there is one: see `parts`
-    int4 parts;  // of each team
+    Lone lone;  // if there is one: see `parts`
+    __align__(16) int parts[4];  // `Parts`, by team
     float4 reduce[kAll];
   };
 };
@@ -302,6 +303,7 @@ struct MergeCtas {
   static constexpr int kStretches = NB * kUnits / 16;
   static constexpr int kStep = 2 * NB * kUnits;  // pieces from one CTA's to the next's
   static constexpr int kUnitsAhead = 2;
+  static constexpr int kMostAtOnce = 144;  // members whose pieces are asked for in one round, of the smallest slice: an H200's SMs and some
   Piece* spanning;
   int me;
   Members one, two;
@@ -412,7 +414,7 @@ struct MergeCtas {
     const int parts = divide(kAll, both), part = divide(threadIdx.x, both), flat = threadIdx.x - part * both;
     const Unit own[1] = {unit_of(flat, part < parts)};
     Partial x[1];
-    merge_members<1, kAll == 3 * kThreads ? 6 : 9>(x, own, part, parts, longest);
+    merge_members<1, kMostAtOnce * 16 / kAll>(x, own, part, parts, longest);
     if (parts > 1) {
       reduce[threadIdx.x] = make_float4(x[0].o.x, x[0].o.y, x[0].m, x[0].l);
       __syncthreads();
@@ -796,8 +798,6 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
     const int b = min(i + lane, a.batch - 1);
     count_past(i + lane, __ldg(a.kv_indptr + b), __ldg(a.kv_indptr + b + 1));
   }
-  if (x0 >= total) b0 = a.batch;
-  if (x1 >= total) b1 = a.batch;
   const bool empty = x0 == x1;
 
   [[maybe_unused]] int buffer = 0;  // of the score exchange: alternates through all tiles of the team, so that one barrier a tile is enough
@@ -808,7 +808,7 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
     return k.spanning + ((((int64_t)parity * ctas + c) * 2 + !inherited) * NB + n) * kUnits;
   };
   if constexpr (G > 1) {
-    if (warp == 0 && lane == 0) (&sm.parts.x)[team] = kNone;
+    if (warp == 0 && lane == 0) sm.parts[team] = kNone;
   }
   int4 desc = make_int4(-1, 0, -1, 0);  // first request or -1, flags, last request or -1
   for (int b = b0; !empty && b < a.batch && b <= b1; ++b) {
@@ -959,7 +959,7 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
       to_global = !starts && another && !alone;
       const bool from_here = b == 0 || cta_x0 >= cut.first_inner(cost), to_here = b == a.batch - 1 || cta_x1 < cut.past_inner(cost, len);
       if (from_here && to_here && (cta_beg > 0 || cta_end < len) && warp == 0 && lane == 0) {
-        (&sm.parts.x)[team] = alone ? kInSlot : kInTeams;
+        sm.parts[team] = alone ? kInSlot : kInTeams;
         if (beg == cta_beg) sm.lone = Lone{cut.first_cta(cost), cut.last_cta(cost, len), Target{token0, blocks}};
       }
       // Column n * 8 + .. sees rows before limit(n): all of them, but for the newest tokens of a longer query.
@@ -1225,7 +1225,7 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
     if (warp == 0 && lane == 0) sm.desc[team] = desc;
     __syncthreads();
     const Lone lone = sm.lone;
-    const int4 all_parts = sm.parts;
+    const int4 all_parts = *reinterpret_cast<const int4*>(sm.parts);
     const int parts[3] = {all_parts.x, all_parts.y, all_parts.z};
     int parts_of_lone = parts[0];
 #pragma unroll
@@ -1269,18 +1269,25 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
           const int column = column_of(threadIdx.x);  // the same for all units of the thread
 #pragma unroll 1
           for (int n = 0; n < NB; ++n) {
-            // Of each team: its partial of this request, if it has one, and its weight.
-            constexpr int kAll = kThreads * G;
+            // Of each team: its partial of this request, if it has one.
             Piece* flushed[G];
             bool has[G], any_flushed = false;
-            float w[G], lse[G], largest = -INFINITY, l = 0.f;
 #pragma unroll
             for (int i = 0; i < G; ++i) {
               const bool mine = descs[i].x == open || descs[i].z == open, is_flushed = (descs[i].y & kFlushed) && descs[i].x == open;
               flushed[i] = is_flushed ? k.first + ((int64_t)(cta * G + i) * NB + n) * kUnits + threadIdx.x : nullptr;
               any_flushed |= is_flushed;
               has[i] = mine && !is_flushed;
-              lse[i] = is_flushed ? __uint_as_float(flushed[i]->lse) : mine ? sm.team[i].result.lse[n][column] : -INFINITY;
+            }
+            Piece* slot = spanning_slot(cta, inherited, n);
+            if (!whole && !any_flushed) {
+              send_merged(sm.team, has, n, slot);
+              continue;
+            }
+            float w[G], lse[G], largest = -INFINITY, l = 0.f;
+#pragma unroll
+            for (int i = 0; i < G; ++i) {
+              lse[i] = flushed[i] ? __uint_as_float(flushed[i]->lse) : has[i] ? sm.team[i].result.lse[n][column] : -INFINITY;
               largest = fmaxf(largest, lse[i]);
             }
 #pragma unroll
@@ -1288,16 +1295,11 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
               w[i] = weight(lse[i], largest);
               l += w[i];
             }
-            Piece* slot = spanning_slot(cta, inherited, n);
             const float scale = __fdividef(1.f, l), common = lse_of(largest, l);
-            if (!whole && !any_flushed) {
-              send_merged(sm.team, has, n, slot);
-              continue;
-            }
-            const Target to = target_of(open);
+            const Target target = target_of(open);
             slot += threadIdx.x;
 #pragma unroll 1
-            for (int unit = threadIdx.x; unit < kUnits; unit += kAll) {
+            for (int unit = threadIdx.x; unit < kUnits; unit += S::kAll) {
               float2 x = make_float2(0.f, 0.f);
 #pragma unroll
               for (int i = 0; i < G; ++i) {
@@ -1305,16 +1307,16 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
                 if (flushed[i]) {
                   o = piece_o(receive(flushed[i]));
                   empty_again(flushed[i]);
-                  flushed[i] += kAll;
+                  flushed[i] += S::kAll;
                 }
                 x.x += w[i] * o.x;
                 x.y += w[i] * o.y;
               }
               if (whole)
-                output.write(to, n, unit, Partial{x, largest, l});
+                output.write(target, n, unit, Partial{x, largest, l});
               else
                 send(slot, piece_bits(make_float2(x.x * scale, x.y * scale), common));
-              slot += kAll;
+              slot += S::kAll;
             }
           }
           if (inherited) shared_request[0] = open; else if (goes_on) shared_request[1] = open;
