@@ -10,21 +10,23 @@ torch = pytest.importorskip("torch")
 from glm5_mla import kernels  # noqa: E402
 from glm5_mla.kernels.cuda import CudaMlaDecode, Cut  # noqa: E402
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA card")]
 SCALE = 1 / math.sqrt(256)
 LIMIT = 3e-3
 RAGGED = [1, 17, 63, 64, 65, 1000, 5000, 0, 3, 128, 129, 40000, 7]
 
 
+def skip_without(kernel, heads):
+    """Skip a test where `kernel` can't run, with the reason."""
+    reason = kernels.unavailable(kernel, torch.device("cuda"), heads)
+    if reason is not None:
+        pytest.skip(reason)
+
+
 @pytest.fixture(params=["cuda", "triton"])
 def make(request):
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU")
-
     def made(heads):
-        reason = kernels.unavailable(request.param, torch.device("cuda"), heads)
-        if reason is not None:
-            pytest.skip(reason)
+        skip_without(request.param, heads)
         return kernels.make(request.param, torch.device("cuda"), heads)
 
     return made
@@ -117,9 +119,7 @@ def test_calls_of_different_query_lengths_and_batches_share_one_kernel(make):
 
 @pytest.mark.parametrize("ctas", [1, 2, 3, 5, 40])
 def test_short_requests_are_cut_for_any_number_of_thread_blocks(ctas):
-    reason = kernels.unavailable("cuda", torch.device("cuda"), 8) if torch.cuda.is_available() else "no GPU"
-    if reason:
-        pytest.skip(reason)
+    skip_without("cuda", 8)
     kernel, rows = CudaMlaDecode(torch.device("cuda"), 8, Cut(ctas=ctas)), pool()
     for lengths in ([1], [31], [40], [0, 13], [5, 0, 90, 33, 200], [200, 1]):
         case = batch(lengths, [1] * len(lengths), 8)

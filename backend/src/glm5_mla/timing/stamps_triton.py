@@ -16,6 +16,14 @@ RECORD = 8
 
 
 @triton.jit
+def _add_span(state, word: tl.constexpr):
+    """Add the time since the last mark to the sum at `word`, and mark."""
+    now = tl_cuda.globaltimer()
+    tl.store(state + word, tl.load(state + word) + now - tl.load(state + 2))
+    tl.store(state + 2, now)
+
+
+@triton.jit
 def stamp_start(state):
     tl.store(state + 1, tl_cuda.globaltimer())
     tl.store(state + 3, 0)
@@ -26,29 +34,22 @@ def stamp_start(state):
 # The first of a pair does the work of the second, so that a span begins after as much of it as the idle one does.
 @triton.jit
 def stamp_mark(state):
-    now = tl_cuda.globaltimer()
-    tl.store(state + 6, tl.load(state + 6) + now - tl.load(state + 2))
-    tl.store(state + 2, now)
+    _add_span(state, 6)
 
 
 @triton.jit
 def stamp_idle(state):
-    now = tl_cuda.globaltimer()
-    tl.store(state + 5, tl.load(state + 5) + now - tl.load(state + 2))
-    tl.store(state + 2, now)
+    _add_span(state, 5)
 
 
 @triton.jit
 def stamp_cast(state):
-    now = tl_cuda.globaltimer()
-    tl.store(state + 3, tl.load(state + 3) + now - tl.load(state + 2))
-    tl.store(state + 2, now)
+    _add_span(state, 3)
 
 
 @triton.jit
 def stamp_attention(state):
-    now = tl_cuda.globaltimer()
-    tl.store(state + 4, tl.load(state + 4) + now - tl.load(state + 2))
+    _add_span(state, 4)
 
 
 @triton.jit

@@ -110,6 +110,14 @@ __device__ __forceinline__ uint32_t pack_bf16(float lo, float hi) {
   asm("cvt.rn.bf16x2.f32 %0,%1,%2;" : "=r"(r) : "f"(hi), "f"(lo));
   return r;
 }
+// q is scaled by a power of two that brings a column's largest |q|, given as bf16, into [2^7, 2^8): f16 then loses only what is 2^-32
+// times smaller.
+__device__ __forceinline__ int q_exponent(uint32_t largest) { return min(max((int)largest >> 7, 8), 254); }
+__device__ __forceinline__ float q_scale(int exponent) { return __uint_as_float((uint32_t)(261 - exponent) << 23); }
+__device__ __forceinline__ float q_unscale(int exponent) { return __uint_as_float((uint32_t)(exponent - 7) << 23); }  // 1 / q_scale
+__device__ __forceinline__ uint32_t scaled_f16(uint32_t bf16x2, float scale) {
+  return pack_f16(__uint_as_float(bf16x2 << 16) * scale, __uint_as_float(bf16x2 & 0xffff0000u) * scale);
+}
 __device__ __forceinline__ uint64_t piece_bits(float2 o, float lse) { return (uint64_t)__float_as_uint(lse) << 32 | pack_f16(o.x, o.y); }
 __device__ __forceinline__ float2 piece_o(uint64_t v) {
   float2 o;
@@ -495,7 +503,7 @@ struct Segment {  // what a team takes of a request
   int token0, block0, blocks;
   int seen;  // rows that the request's first token sees; each later one sees one more
 };
-// The compiler is to keep this in a register, not to compute it anew in every turn.
+// Hides from the compiler how x comes about: it keeps x in a register, and does not compute it anew or ahead of time.
 template <class T>
 __device__ __forceinline__ T kept(T x) {
   if constexpr (sizeof(T) == 8)
@@ -583,16 +591,15 @@ __device__ __forceinline__ void attend(typename Shape<NB, MT, 1, kStages>::Share
   if (warp < NB) sm.weights[1][warp][lane] = make_uint4(0, 0, 0, 0);
   if (warp == NB) sm.shrink[1][lane] = 1.f;
   __syncthreads();
-  // A power of two that brings a column's largest into [2^7, 2^8): f16 then loses only what is 2^-32 times smaller.
   auto exponent = [&](int column) {
     const uint4 v = *reinterpret_cast<const uint4*>(sm.largest[column]);
-    return min(max((int)max(max(v.x, v.y), max(v.z, v.w)) >> 7, 8), 254);
+    return q_exponent(max(max(v.x, v.y), max(v.z, v.w)));
   };
 #pragma unroll
   for (int n = 0; n < NB; ++n) {
-    const float scale = __uint_as_float((uint32_t)(261 - exponent(8 * n + g)) << 23);
+    const float scale = q_scale(exponent(8 * n + g));
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) q[n][i] = pack_f16(__uint_as_float(q[n][i] << 16) * scale, __uint_as_float(q[n][i] & 0xffff0000u) * scale);
+    for (int i = 0; i < kWords; ++i) q[n][i] = scaled_f16(q[n][i], scale);
   }
 
   // ---- where things lie in shared memory
@@ -611,7 +618,7 @@ __device__ __forceinline__ void attend(typename Shape<NB, MT, 1, kStages>::Share
   const int to_weights = kept(2 * (32 * own_n + 16 * own_half + (lane & 15)) + (lane >> 4));
   float factor[2], own_m[2] = {-INFINITY, -INFINITY}, own_l[2] = {0.f, 0.f};
 #pragma unroll
-  for (int c = 0; c < 2; ++c) factor[c] = a.score_scale * __uint_as_float((uint32_t)(exponent(own_column + c) - 7) << 23);
+  for (int c = 0; c < 2; ++c) factor[c] = a.score_scale * q_unscale(exponent(own_column + c));
 
   uint32_t vt[MT][2][4];  // this warp's latents of tile i - 1, transposed
 #pragma unroll
@@ -916,17 +923,16 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
           for (int j = 0; j < 4; ++j) largest = __vmaxu2(largest, word(raw_rope[i], j) & 0x7fff7fff);
         largest = __vmaxu2(largest, __shfl_xor_sync(~0u, largest, 1));
         largest = __vmaxu2(largest, __shfl_xor_sync(~0u, largest, 2));
-        // A power of two that brings the largest into [2^7, 2^8): f16 then loses only what is 2^-32 times smaller.
-        const int e = min(max((int)max(largest >> 16, largest & 0xffff) >> 7, 8), 254);
-        const float scale = __uint_as_float((uint32_t)(261 - e) << 23);
+        const int e = q_exponent(max(largest >> 16, largest & 0xffff));
+        const float scale = q_scale(e);
         // 1 / scale is a power of two, too. For long tiles it is left to a division: with it the same loop was measured 2 to 3 %
         // faster with many requests, and nobody knows why.
-        const float inverse = MT == 4 ? a.score_scale / scale : a.score_scale * __uint_as_float((uint32_t)(e - 7) << 23);
+        const float inverse = MT == 4 ? a.score_scale / scale : a.score_scale * q_unscale(e);
         if constexpr (!S::kQInShared) {
           q_inverse[n][0] = __shfl_sync(~0u, inverse, 8 * t);
           q_inverse[n][1] = __shfl_sync(~0u, inverse, 8 * t + 4);
         }
-        auto half2 = [&](uint32_t x) { return pack_f16(__uint_as_float(x << 16) * scale, __uint_as_float(x & 0xffff0000u) * scale); };
+        auto half2 = [&](uint32_t x) { return scaled_f16(x, scale); };
         // k step 4 c + j of the latents: words 8 c + 2 j and + 1 of the 16; of the rotary part: words 2 j and + 1
         if constexpr (S::kQInShared) {
           if (n == 0) team_barrier(team);  // earlier readers of this memory
@@ -1184,8 +1190,7 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
     for (int n = 0; n < NB; ++n) {
       const float lse[2] = {lse_of(m[n][0], l[n][0]), lse_of(m[n][1], l[n][1])}, scale[2] = {normalizer(l[n][0], 1.f), normalizer(l[n][1], 1.f)};
       // The compiler is not to know these, lest it computes the addresses ahead of the loop over rows and keeps them through it.
-      unsigned unit = 64 * kGroups * warp + lane, from_cta = cta;
-      asm volatile("" : "+r"(unit), "+r"(from_cta));
+      const unsigned unit = kept(64u * kGroups * warp + lane), from_cta = kept(cta);
       const auto each = [&](auto&& put) {
 #pragma unroll
         for (int i = 0; i < kGroups; ++i)
