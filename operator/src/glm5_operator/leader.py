@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 LEASE_NAME = "glm5-operator"
 DURATION_SECONDS = 30
 RENEW_SECONDS = 8
+_ASK_SECONDS = 2
 
 
 class LostError(Exception):
@@ -40,10 +41,19 @@ class Leader:
         return self._renewed is not None and time.monotonic() - self._renewed < DURATION_SECONDS
 
     async def acquire(self) -> None:
-        """Waits until this process holds the Lease."""
+        """Waits until this process holds the Lease, and tells of each holder that it waits for once."""
+        begun = time.monotonic()
+        told = ""
         while not await self._try():
-            await asyncio.sleep(RENEW_SECONDS / 4)
-        logger.info("this process acts: it holds Lease %s/%s", self._settings.namespace, LEASE_NAME)
+            lease = self._seen[0]
+            if lease is not None and self._holder(lease) not in ("", self._identity, told):
+                told = self._holder(lease)
+                self._tell_of_wait(told)
+            await asyncio.sleep(_ASK_SECONDS)
+        waited = time.monotonic() - begun
+        logger.info(
+            "this process acts: it holds Lease %s/%s, after %.0f s", self._settings.namespace, LEASE_NAME, waited
+        )
 
     async def keep(self) -> None:
         """Renews for ever. Raises LostError when another process has taken the Lease."""
@@ -86,13 +96,31 @@ class Leader:
 
     def _free(self, lease: dict[str, Any]) -> bool:
         # Clocks of two machines differ: what counts is how long *we* have seen the Lease unchanged.
-        last, since = self._seen
+        last, _ = self._seen
         if last is None or last["metadata"]["resourceVersion"] != lease["metadata"]["resourceVersion"]:
             self._seen = (lease, time.monotonic())
-            since = time.monotonic()
         if self._holder(lease) in ("", self._identity):
             return True
-        return time.monotonic() - since > (lease["spec"].get("leaseDurationSeconds") or DURATION_SECONDS)
+        return self._seconds_left() < 0
+
+    def _seconds_left(self) -> float:
+        """Time until the Lease last seen runs out, if its holder does not renew it."""
+        lease, since = self._seen
+        return since + float(lease["spec"].get("leaseDurationSeconds") or DURATION_SECONDS) - time.monotonic()
+
+    def _tell_of_wait(self, holder: str) -> None:
+        left = max(0.0, self._seconds_left()) + _ASK_SECONDS
+        logger.info(
+            "this process does not act yet: Lease %s/%s is held by %s. It takes over once %s gives the Lease up, or, "
+            "if %s has ended without that and renews it no more, in %.0f s, at %s at the latest",
+            self._settings.namespace,
+            LEASE_NAME,
+            holder,
+            holder,
+            holder,
+            left,
+            (self._clock() + datetime.timedelta(seconds=left)).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        )
 
     @staticmethod
     def _holder(lease: dict[str, Any]) -> str:
