@@ -1,6 +1,9 @@
 """The decode kernels against float64, on a card: `pytest tests/gpu -m gpu` (build the library first: make kernel)."""
 
 import math
+import os
+import subprocess
+import sys
 from itertools import pairwise
 
 import pytest
@@ -9,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from glm5_mla import kernels  # noqa: E402
 from glm5_mla.kernels.cuda import CudaMlaDecode, Cut  # noqa: E402
+from glm5_mla.kernels.native.library import CudaKernelError  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA card")]
 SCALE = 1 / math.sqrt(256)
@@ -98,8 +102,11 @@ def test_matches_float64_for_any_number_of_heads(make, heads):
 @pytest.mark.parametrize("queries", [[2, 2, 2], [4, 4, 4], [8, 8, 8], [1, 8, 3]])
 def test_each_query_token_sees_the_rows_up_to_its_own(make, queries):
     case, rows = batch([5000, 33, 700], queries, 8), pool()
-    out = run(make(8), case, rows, max_q_len=max(queries))
-    assert error(out, wanted(*case[:2], rows, *case[2:])[0]) < LIMIT
+    lse = torch.full(case[0].shape[:2], math.nan, device="cuda")
+    out = run(make(8), case, rows, max_q_len=max(queries), lse=lse)
+    want, want_lse = wanted(*case[:2], rows, *case[2:])
+    assert error(out, want) < LIMIT
+    assert (lse - want_lse).abs().max() < 1e-3
 
 
 def test_many_heads_and_query_tokens_take_several_passes_over_long_requests(make):
@@ -114,17 +121,19 @@ def test_calls_of_different_query_lengths_and_batches_share_one_kernel(make):
         case = batch([9000] * count, [queries] * count, 8)
         assert error(run(kernel, case, rows, max_q_len=queries), wanted(*case[:2], rows, *case[2:])[0]) < LIMIT
         if kernel.name == "cuda":  # no piece of a partial result is left for a later call
-            assert (kernel._workspace.view(torch.int32)[1::2] == -1).all()
+            assert (kernel._workspace == 0xFF).all()
 
 
+@pytest.mark.parametrize("queries", [1, 4])
 @pytest.mark.parametrize("ctas", [1, 2, 3, 5, 40])
-def test_short_requests_are_cut_for_any_number_of_thread_blocks(ctas):
+def test_short_requests_are_cut_for_any_number_of_thread_blocks(ctas, queries):
     skip_without("cuda", 8)
     kernel, rows = CudaMlaDecode(torch.device("cuda"), 8, Cut(ctas=ctas)), pool()
     for lengths in ([1], [31], [40], [0, 13], [5, 0, 90, 33, 200], [200, 1]):
-        case = batch(lengths, [1] * len(lengths), 8)
-        assert error(run(kernel, case, rows), wanted(*case[:2], rows, *case[2:])[0]) < LIMIT, lengths
-        assert (kernel._workspace.view(torch.int32)[1::2] == -1).all(), lengths
+        case = batch(lengths, [queries] * len(lengths), 8)
+        out = run(kernel, case, rows, max_q_len=queries)
+        assert error(out, wanted(*case[:2], rows, *case[2:])[0]) < LIMIT, lengths
+        assert (kernel._workspace == 0xFF).all(), lengths
 
 
 @pytest.mark.parametrize("queries", [1, 2, 4])
@@ -138,46 +147,51 @@ def test_what_rows_outside_the_lists_hold_never_shows(make, queries):
     assert torch.equal(run(make(8), case, rows, max_q_len=queries), clean)
 
 
-def test_nan_in_a_row_in_use_shows_in_its_request_alone_and_in_no_later_call(make):
+@pytest.mark.parametrize("queries", [1, 4])
+def test_nan_in_a_row_in_use_shows_in_its_request_alone_and_in_no_later_call(make, queries):
     kernel, rows = make(8), pool()
-    case = batch([9000, 100, 20_000], [1] * 3, 8)
-    clean = run(kernel, case, rows)
+    case = batch([9000, 100, 20_000], [queries] * 3, 8)
+    clean = run(kernel, case, rows, max_q_len=queries)
     spoilt = rows.clone()
     spoilt.view(torch.uint8)[case[4][4000].long()] = 0x7F
     used_by = [bool((case[4][b:e] == case[4][4000]).any()) for b, e in pairwise(case[3].tolist())]
-    assert run(kernel, case, spoilt).isnan().all(-1).all(-1).tolist() == used_by
-    assert torch.equal(run(kernel, case, rows), clean)
+    used_by = [used for used in used_by for _ in range(queries)]
+    assert run(kernel, case, spoilt, max_q_len=queries).isnan().all(-1).all(-1).tolist() == used_by
+    assert torch.equal(run(kernel, case, rows, max_q_len=queries), clean)
 
 
+@pytest.mark.parametrize("queries", [1, 4])
 @pytest.mark.parametrize(
     ("what", "q_scale", "row_scale"),
     [("large logits", 100.0, 0.7), ("tiny queries", 1e-4, 0.7), ("largest rows", 1.0, 1e4)],
 )
-def test_stays_accurate_where_values_are_extreme(make, what, q_scale, row_scale):
+def test_stays_accurate_where_values_are_extreme(make, what, q_scale, row_scale, queries):
     rows = pool()
     if row_scale > 1:
         rows = torch.where(rows.float() > 0, 448.0, -448.0).to(torch.float8_e4m3fn)
-    case = batch([3000, 10, 20_000], [1] * 3, 8, q_scale)
-    assert error(run(make(8), case, rows), wanted(*case[:2], rows, *case[2:])[0]) < LIMIT
+    case = batch([3000, 10, 20_000], [queries] * 3, 8, q_scale)
+    assert error(run(make(8), case, rows, max_q_len=queries), wanted(*case[:2], rows, *case[2:])[0]) < LIMIT
 
 
-def test_zero_rows_give_zero(make):
+@pytest.mark.parametrize("queries", [1, 4])
+def test_zero_rows_give_zero(make, queries):
     rows = torch.zeros((100_000, 1, 576), device="cuda").to(torch.float8_e4m3fn)
     rows.view(torch.uint8)[::2] = 0x80  # -0
-    assert not run(make(8), batch([3000], [1], 8), rows).any()
+    assert not run(make(8), batch([3000], [queries], 8), rows, max_q_len=queries).any()
 
 
-def test_a_far_outweighed_crowd_still_counts(make):
+@pytest.mark.parametrize("queries", [1, 4])
+def test_a_far_outweighed_crowd_still_counts(make, queries):
     """One row with a weight 2^20 times that of 90,000 equal others: their sum is 8 % of the output."""
     rows = torch.zeros((100_000, 1, 576), device="cuda")
     rows[:, :, :256] = 1.0
     rows[0, :, 512] = 8.0
     rows = rows.to(torch.float8_e4m3fn)
-    q_nope, q_rope = torch.zeros((1, 8, 512), device="cuda"), torch.zeros((1, 8, 64), device="cuda")
+    q_nope, q_rope = torch.zeros((queries, 8, 512), device="cuda"), torch.zeros((queries, 8, 64), device="cuda")
     q_rope[..., 0] = 20 * math.log(2) / SCALE / 8
-    lists = (indptr([1]), indptr([90_000]), torch.arange(90_000, dtype=torch.int32, device="cuda"))
+    lists = (indptr([queries]), indptr([90_000]), torch.arange(90_000, dtype=torch.int32, device="cuda"))
     case = (q_nope.bfloat16(), q_rope.bfloat16(), *lists)
-    assert error(run(make(8), case, rows), wanted(*case[:2], rows, *lists)[0]) < LIMIT
+    assert error(run(make(8), case, rows, max_q_len=queries), wanted(*case[:2], rows, *lists)[0]) < LIMIT
 
 
 def test_a_pool_scale_applies_to_keys_and_values(make):
@@ -219,3 +233,24 @@ def test_bad_input_is_refused_by_name(make, spoil):
     else:
         with pytest.raises(ValueError, match="max_q_len is 9"):
             run(kernel, case, rows, max_q_len=9)
+
+
+def test_a_cut_that_could_leave_a_thread_block_without_rows_is_refused():
+    skip_without("cuda", 8)
+    kernel = CudaMlaDecode(torch.device("cuda"), 8, Cut(align=64, min_segment=64))
+    with pytest.raises(CudaKernelError, match="min_portion not below"):
+        run(kernel, batch([1000], [1], 8), pool())
+
+
+@pytest.mark.skipif("GLM5_MLA_SHARED_KB" in os.environ, reason="this is that run")
+def test_what_a_card_with_less_shared_memory_uses_passes_all_tests_on_this_one_too():
+    """SM120's variants in SM90's code: no card of that kind was to be had, and this one would use others."""
+    skip_without("cuda", 8)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-k", "cuda or cut", "-p", "no:cacheprovider", __file__],
+        env={**os.environ, "GLM5_MLA_SHARED_KB": "99"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]

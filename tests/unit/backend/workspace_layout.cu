@@ -22,10 +22,10 @@ int main() {
             const int blocks = q * heads / 8;
             const Variant& v = choose(d, blocks, batch);
             const Layout at(v, ctas);
-            const size_t slot = sizeof(Piece) * kUnits * v.nb;
+            const size_t slot = sizeof(Piece) * kUnits * v.nb;  // of a team
             EXPECT(v.shared <= shared);
             EXPECT(v.nb <= blocks || blocks == 3);
-            EXPECT(at.first == 2 * ctas * 2 * slot);             // behind the spanning ones: parity, CTA, first or last request
+            EXPECT(at.first == 2 * ctas * 2 * (v.nb == 4 ? 4 * (512 * 16 + 512) : slot));  // behind the spanning ones: parity, CTA, first or last request
             EXPECT(at.end - at.first == (v.teams > 1 ? ctas * v.teams * slot : 0));  // CTA, team
             EXPECT(at.end <= workspace_bytes(d, heads, q));
             EXPECT(at.end <= workspace_bytes(d, heads, 8));            // one workspace serves all query lengths

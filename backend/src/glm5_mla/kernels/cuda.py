@@ -21,7 +21,7 @@ class Cut:
     ctas: int = 0
     """Thread blocks in the grid, one an SM at most."""
     min_portion: int = 0
-    """Least cost of a block's range: its rows plus `segment_cost` for each request."""
+    """Least cost of a block's range: its rows plus `segment_cost` for each request; not below `align`."""
     min_share: int = 0
     """Least cost of the range of one of a block's teams of four warps, where it has such."""
     segment_cost: int = 0

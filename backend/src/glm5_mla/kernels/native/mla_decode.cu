@@ -20,7 +20,9 @@
 //
 // Four column blocks have four times the work a byte, and what every warp of such a team would do for itself (the whole
 // softmax; scores of all columns) would be most of it. There one team of 8 warps is the CTA, rows are copied to a ring in shared
-// memory, and each product is shared out in the way that suits it; see `attend`.
+// memory, and each product is shared out in the way that suits it: on SM90 with wgmma and bulk copies, tiles of 64 rows
+// (`attend_warpgroups`); elsewhere with mma and cp.async, tiles of 32 (`attend`). wgmma takes 16 cycles for 64 x N x 16 even where N is
+// 8, so that it gains nothing with fewer blocks.
 //
 // Numbers. e4m3 -> f16 is exact; q is scaled by a power of two per column (and warp, in a team of 4) and rounded to f16; P is kept as
 // f16(2^(s - m + 11)): with a running maximum that may lag by 2^4 it stays below 65504, and weights down to 2^-25 of the
@@ -30,8 +32,9 @@
 // Q 16 + 2 MT (NB = 1; in shared memory otherwise), scores 4 MT NB to 8 MT NB. NB = 1: 168 registers, 3 teams of MT = 2, or 255 and
 // 2 teams of MT = 4: 55 or 73 KB of rows on their way an SM, where 4 TB/s and a latency of 1 us need 30. Shared memory a
 // team: the exchange of scores (4 KB MT NB) or, later in the same place, the result (16 KB NB). The team of 8 warps: O 64, Q 72,
-// row bytes 32, scores 16, P 16, and what the scores need at a time, in 255. Shared memory: 18 KB a tile of the ring (5 tiles: 72
-// KB on their way; 3 on SM120), scores 32, P 4, the last merge 4. The variants that SM120 uses fit its 99 KB.
+// row bytes 32, scores 16, P 16, and what the scores need at a time, in 255. Shared memory: 18.5 KB a tile of the ring (3 tiles), scores
+// or the last merge 32, P 4. With wgmma: O 64, scores 16, fragments of A 64 to 72, P and column factors 32, in 255; shared memory:
+// 37 KB a tile of the ring (4 tiles), Q 37, P 4, scores 8, the last merge 12. The variants that SM120 uses fit its 99 KB.
 //
 // Split-KV. No host plan and no host read: each team computes its range from kv_indptr. Requests are laid on one line of
 // cost (rows + segment_cost each), cut in equal portions, cuts near a request's end moved to it. A request inside one team
@@ -46,12 +49,13 @@
 // common case has a short way through the merges (`Lone`), and what does not depend on rows is worked out while they are awaited.
 #include <cuda_runtime.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include "mla_decode.h"
 
 namespace {
 
-constexpr int kLatent = 512;
+constexpr int kLatent = 512, kRowBytes = 576;
 constexpr int kWarps = 4, kThreads = 32 * kWarps;  // of a team whose rows go through registers
 constexpr float kScoreBias = 11.f;  // P = 2^(s - m + bias)
 constexpr float kMaxLag = 4.f;      // the running maximum may lag behind the true one by this many powers of two
@@ -65,13 +69,28 @@ struct __align__(8) Piece {
   uint32_t o;  // f16 x 2
   uint32_t lse;
 };
-constexpr uint32_t kEmpty = ~0u;  // as lse: a NaN that no arithmetic gives
+constexpr uint32_t kEmpty = ~0u;  // as f16 x 2 or lse: NaN that no arithmetic gives
+// Four column blocks have four times the pieces, and merging them took up to a third of the time. Theirs have eight latents, 16 bytes; the
+// logarithms of a stretch of 16 such pieces, which has four columns, travel beside them. Each word tells by itself whether it is there.
+template <int NB>
+struct Wire {  // a CTA's partial of a request on its way to others
+  static constexpr int kPairs = 1, kPieces = kUnits;  // of latents a piece; pieces a column block
+  using Type = Piece;
+  Piece piece[NB][kPieces];
+};
+template <>
+struct Wire<4> {
+  static constexpr int kPairs = 4, kPieces = kUnits / kPairs;
+  using Type = uint4;
+  uint4 piece[4][kPieces];
+  uint32_t lse[4][kPieces / 16][4];
+};
 
 struct Kernel {  // by value in constant memory
   Glm5MlaArgs a;
   int passes;       // over the query's column blocks, NB at a time
   int block_shift;  // log2 of the column blocks a token has: heads / 8
-  Piece* spanning;  // [2: pass parity][cta][2: first, last request][NB][kUnits] partials of requests that span CTAs
+  void* spanning;   // Wire<NB>[2: pass parity][cta][2: first, last request]: partials of requests that span CTAs
   Piece* first;     // [cta][team][NB][kUnits] partials of a team's first request, if the team goes on with others; none for one team
 };
 
@@ -119,11 +138,12 @@ __device__ __forceinline__ uint32_t scaled_f16(uint32_t bf16x2, float scale) {
   return pack_f16(__uint_as_float(bf16x2 << 16) * scale, __uint_as_float(bf16x2 & 0xffff0000u) * scale);
 }
 __device__ __forceinline__ uint64_t piece_bits(float2 o, float lse) { return (uint64_t)__float_as_uint(lse) << 32 | pack_f16(o.x, o.y); }
-__device__ __forceinline__ float2 piece_o(uint64_t v) {
+__device__ __forceinline__ float2 unpack_f16(uint32_t v) {
   float2 o;
-  asm("{.reg .b16 l,h; mov.b32 {l,h},%2; cvt.f32.f16 %0,l; cvt.f32.f16 %1,h;}" : "=f"(o.x), "=f"(o.y) : "r"((uint32_t)v));
+  asm("{.reg .b16 l,h; mov.b32 {l,h},%2; cvt.f32.f16 %0,l; cvt.f32.f16 %1,h;}" : "=f"(o.x), "=f"(o.y) : "r"(v));
   return o;
 }
+__device__ __forceinline__ float2 piece_o(uint64_t v) { return unpack_f16((uint32_t)v); }
 __device__ __forceinline__ uint32_t piece_lse(uint64_t v) { return (uint32_t)(v >> 32); }
 __device__ __forceinline__ void send(Piece* to, uint64_t v) { asm volatile("st.relaxed.gpu.global.b64 [%0],%1;" ::"l"(to), "l"(v) : "memory"); }
 __device__ __forceinline__ uint64_t receive(const Piece* from) {
@@ -131,7 +151,22 @@ __device__ __forceinline__ uint64_t receive(const Piece* from) {
   asm volatile("ld.relaxed.gpu.global.b64 %0,[%1];" : "=l"(v) : "l"(from) : "memory");
   return v;
 }
-__device__ __forceinline__ void empty_again(Piece* at) { asm volatile("st.relaxed.gpu.global.u32 [%0],%1;" ::"l"(&at->lse), "r"(kEmpty) : "memory"); }
+__device__ __forceinline__ void send(uint4* to, const uint4& v) {
+  asm volatile("st.relaxed.gpu.global.v4.b32 [%0],{%1,%2,%3,%4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+__device__ __forceinline__ uint4 receive(const uint4* from) {
+  uint4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.b32 {%0,%1,%2,%3},[%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from) : "memory");
+  return v;
+}
+__device__ __forceinline__ void empty_again(Piece* at) { send(at, ~0ull); }
+__device__ __forceinline__ void empty_again(uint4* at) { send(at, make_uint4(kEmpty, kEmpty, kEmpty, kEmpty)); }
+__device__ __forceinline__ void send(uint32_t* to, uint32_t v) { asm volatile("st.relaxed.gpu.global.b32 [%0],%1;" ::"l"(to), "r"(v) : "memory"); }
+__device__ __forceinline__ uint32_t receive(const uint32_t* from) {
+  uint32_t v;
+  asm volatile("ld.relaxed.gpu.global.b32 %0,[%1];" : "=r"(v) : "l"(from) : "memory");
+  return v;
+}
 // Row bytes are read once: past L1. Volatile keeps the loads where they are written, well before their use.
 __device__ __forceinline__ void load_row16_pair(const uint8_t* p, uint4& v, uint4& w) {  // at p and p + 64
   asm volatile(
@@ -155,15 +190,79 @@ __device__ __forceinline__ int load_here(const int32_t* p) {  // not moved behin
   asm volatile("ld.relaxed.cta.global.s32 %0,[%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
 }
+__device__ __forceinline__ uint32_t in_shared(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 // 16 bytes of a row into shared memory, past L1 and past the registers.
 __device__ __forceinline__ void copy_row16(uint4* to, const uint8_t* from) {
-  asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(in_shared(to)), "l"(from) : "memory");
 }
 __device__ __forceinline__ void end_batch() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N>
 __device__ __forceinline__ void wait_for_batches_but() {  // all of this thread's but the newest N
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
+// A whole row into shared memory, by the copy engine: `full` counts its bytes.
+struct Turn {  // of a ring: a stage, and the phase of its mbarrier
+  int stage = 0;
+  unsigned phase = 0;
+};
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)  // ---- what `attend_warpgroups` needs
+template <int N>
+__device__ __forceinline__ void init_mbarriers(uint64_t (&bars)[N], int arrivals) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("mbarrier.init.shared::cta.b64 [%0],%1;" ::"r"(in_shared(bars + i)), "r"(arrivals) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+// A whole row into shared memory, by the copy engine; `full` counts its bytes.
+__device__ __forceinline__ void copy_row(void* to, const uint8_t* from, uint64_t* full) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(in_shared(to)), "l"(from), "n"(kRowBytes), "r"(in_shared(full)) : "memory");
+}
+__device__ __forceinline__ void arrive_expecting(uint64_t* at, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(in_shared(at)), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void await(uint64_t* at, unsigned phase) {  // written as one loop: the compiler's own cost 100 cycles a tile
+  asm volatile(
+      "{.reg .pred p; .reg .u32 n; mov.u32 n,0;\n"
+      "again%=: mbarrier.try_wait.parity.shared::cta.b64 p,[%0],%1;\n\t@p bra done%=;\n\t"
+      "add.u32 n,n,1; setp.lt.u32 p,n,%2;\n\t@p bra again%=;\n\ttrap;\n"
+      "done%=: }" ::"r"(in_shared(at)), "r"(phase), "n"(kSpinLimit) : "memory");
+}
+__device__ __forceinline__ void load_transposed(uint32_t (&r)[4], const void* row) {  // four 8x8 matrices of pairs of bytes; each lane names a row
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(in_shared(row)) : "memory");
+}
+__device__ __forceinline__ void store_transposed(void* row, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0],{%1,%2,%3,%4};" ::"r"(in_shared(row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+}
+__device__ __forceinline__ void turn_on(Turn& turn, int stages) {
+  if (++turn.stage == stages) {
+    turn.stage = 0;
+    turn.phase ^= 1;
+  }
+}
+// What this thread stored in shared memory becomes visible to wgmma, once a barrier has been passed.
+__device__ __forceinline__ void shared_to_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Fragments are made before, all together: the compiler lets wgmmas wait for one another if any is made among them.
+template <int N>
+__device__ __forceinline__ void wgmma_begin(uint32_t (&f)[N][4]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+r"(f[i][0]), "+r"(f[i][1]), "+r"(f[i][2]), "+r"(f[i][3])::"memory");
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int N>
+__device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }  // for all batches but the newest N
+__device__ __forceinline__ void wgmma(float (&x)[4], float (&y)[4], float (&z)[4], float (&w)[4], const uint32_t (&a)[4], uint64_t b, int add) {
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p,%21,0;\n\t"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15},{%16,%17,%18,%19},%20,p,1,1,0;}"
+      : "+f"(x[0]), "+f"(x[1]), "+f"(x[2]), "+f"(x[3]), "+f"(y[0]), "+f"(y[1]), "+f"(y[2]), "+f"(y[3]), "+f"(z[0]), "+f"(z[1]), "+f"(z[2]), "+f"(z[3]),
+        "+f"(w[0]), "+f"(w[1]), "+f"(w[2]), "+f"(w[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+// Descriptor of B: `next_k` bytes from one half of a k step to the other, 128 from 8 columns to the next.
+__device__ __forceinline__ uint64_t core_matrices(const void* at, uint32_t next_k) {
+  return (uint64_t)((in_shared(at) & 0x3ffff) >> 4) | (uint64_t)(next_k >> 4) << 16 | (uint64_t)(128 >> 4) << 32;
+}
+#endif
 __device__ __forceinline__ void team_barrier(int team) { asm volatile("bar.sync %0,%1;" ::"r"(team + 1), "n"(kThreads) : "memory"); }
 __device__ __forceinline__ uint32_t word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 __device__ __forceinline__ uint32_t word(const uint2& v, int i) { return i == 0 ? v.x : v.y; }
@@ -193,28 +292,55 @@ constexpr int kFlushed = 2;      // the first's partial is in `Kernel::first`
 constexpr int kFirstInSlot = 4;  // the first's / last's partial is in `Kernel::spanning` already
 constexpr int kLastInSlot = 8;
 
-struct Partial {
-  float2 o;
+template <int P>
+struct __align__(16) Partial {  // of P pairs of latents
+  float2 o[P];
   float m, l;
 };
-__device__ __forceinline__ float weight(float m, float largest) { return m == largest ? 1.f : exp2_approx(m - largest); }
-__device__ __forceinline__ Partial merge(const Partial& x, const Partial& z) {
-  const float m = fmaxf(x.m, z.m), p = weight(x.m, m), q = weight(z.m, m);
-  return Partial{make_float2(x.o.x * p + z.o.x * q, x.o.y * p + z.o.y * q), m, x.l * p + z.l * q};
+template <int P>
+__device__ __forceinline__ Partial<P> nothing(float m) {  // relative to 2^m
+  Partial<P> x;
+#pragma unroll
+  for (int p = 0; p < P; ++p) x.o[p] = make_float2(0.f, 0.f);
+  x.m = m;
+  x.l = 0.f;
+  return x;
 }
-template <int N>
-__device__ __forceinline__ Partial merge_all(const Partial (&y)[N]) {
-  Partial x{make_float2(0.f, 0.f), y[0].m, 0.f};
+__device__ __forceinline__ float weight(float m, float largest) { return m == largest ? 1.f : exp2_approx(m - largest); }
+template <int P>
+__device__ __forceinline__ void shrink(Partial<P>& x, float m) {  // makes it relative to 2^m
+  const float w = weight(x.m, m);
+#pragma unroll
+  for (int p = 0; p < P; ++p) x.o[p] = make_float2(x.o[p].x * w, x.o[p].y * w);
+  x.m = m;
+  x.l *= w;
+}
+template <int P, int N>
+__device__ __forceinline__ Partial<P> merge_all(const Partial<P> (&y)[N]) {
+  Partial<P> x = nothing<P>(y[0].m);
 #pragma unroll
   for (int i = 1; i < N; ++i) x.m = fmaxf(x.m, y[i].m);
 #pragma unroll
   for (int i = 0; i < N; ++i) {
-    const float p = weight(y[i].m, x.m);
-    x.o.x += y[i].o.x * p;
-    x.o.y += y[i].o.y * p;
-    x.l += y[i].l * p;
+    const float w = weight(y[i].m, x.m);
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      x.o[p].x += y[i].o[p].x * w;
+      x.o[p].y += y[i].o[p].y * w;
+    }
+    x.l += y[i].l * w;
   }
   return x;
+}
+template <int P>
+__device__ __forceinline__ Partial<P> merge(const Partial<P>& x, const Partial<P>& z) {
+  const float m = fmaxf(x.m, z.m), v = weight(x.m, m), w = weight(z.m, m);
+  Partial<P> y;
+#pragma unroll
+  for (int p = 0; p < P; ++p) y.o[p] = make_float2(x.o[p].x * v + z.o[p].x * w, x.o[p].y * v + z.o[p].y * w);
+  y.m = m;
+  y.l = x.l * v + z.l * w;
+  return y;
 }
 __device__ __forceinline__ float lse_of(float m, float l) { return m + __log2f(l); }  // no row seen: -inf
 __device__ __forceinline__ int column_of(int unit) { return 2 * (unit & 3) + (unit >> 5 & 1); }
@@ -233,28 +359,51 @@ struct __align__(16) Lone {
 };
 
 // NB column blocks of 8; tiles of 16 MT rows; G teams a CTA. kStages > 0: one team of 8 warps, with a ring of as many tiles in
-// shared memory; 0: teams of 4 warps, whose rows go through registers.
+// shared memory, `attend` for MT = 2, `attend_warpgroups` for 4; 0: teams of 4 warps, whose rows go through registers.
 template <int NB, int MT, int G, int kStages>
 struct Shape {
   static_assert(NB == 4 && MT == 2 && G == 1 && kStages >= 2, "the work on a tile is shared out for these");
   static constexpr int kTeamWarps = 8, kAll = 32 * kTeamWarps;  // of a team; threads of a CTA
+  static constexpr bool kWarpgroups = false;
+  static constexpr int kOwned = MT * 2 * 32;                     // pieces of 16 latents that a warp owns of a tile
   struct Tile {
-    uint4 latents[kTeamWarps][MT][2][32];  // each lane's own 16 of a row's, by owning warp
+    uint4 latents[kTeamWarps][kOwned + 4];  // each lane's own 16 of a row's, by owning warp; 64 bytes between warps' spread a row over the banks
     uint4 rope[4][16 * MT];                // by k step and row, see `rope_slot`
   };
   struct Shared {
-    float4 scores[2][kTeamWarps][NB][32];  // partial ones; this and the next two double buffered
+    union {
+      float4 scores[2][kTeamWarps][NB][32];  // partial ones; this and the next two double buffered
+      Partial<Wire<NB>::kPairs> reduce[kAll];
+    };
     uint4 weights[2][NB][32];              // P, as the fragments that a lane needs of a tile
     float shrink[2][8 * NB];               // what a column's earlier weights are to be multiplied by
     uint32_t largest[8 * NB][4];           // of |q|, by column and quarter of the latents
     float2 sums[8 * NB];                   // m and l of a column when the segment ends
     Tile ring[kStages];
-    float4 reduce[kAll];
+  };
+};
+template <int NB, int kStages>
+struct Shape<NB, 4, 1, kStages> {  // two warpgroups: `attend_warpgroups`
+  static_assert(NB == 4);
+  static constexpr int kTeamWarps = 8, kAll = 32 * kTeamWarps;
+  static constexpr bool kWarpgroups = true;
+  static constexpr int kRow = kRowBytes + 16;   // in the ring: rows spread over the banks
+  static constexpr int kQStep = NB * 256 + 16;  // bytes of a k step of Q, likewise
+  struct Shared {
+    __align__(128) uint8_t ring[kStages][64][kRow];
+    __align__(16) uint8_t q[36 * kQStep];
+    uint4 p[4][2][NB][8];               // by k step of 16 rows, half of it, column block, column: 8 rows
+    float2 half[kTeamWarps][NB][32];    // scores for the other warpgroup to add
+    float by_warp[kTeamWarps][8 * NB];  // maxima or sums of a column's weights
+    float factor[8 * NB];               // of a column's scores
+    uint64_t full[kStages];
+    Partial<Wire<NB>::kPairs> reduce[kAll];
   };
 };
 template <int NB, int MT, int G>
 struct Shape<NB, MT, G, 0> {
   static constexpr int kTeamWarps = kWarps, kAll = kThreads * G;
+  static constexpr bool kWarpgroups = false;
   static constexpr bool kQInShared = NB > 1;
   struct Scores {
     float4 s[2][kWarps][NB * MT][32];                                       // partial scores, double buffered
@@ -274,7 +423,7 @@ struct Shape<NB, MT, G, 0> {
     int4 desc[G];
     Lone lone;  // if there is one: see `parts`
     __align__(16) int parts[4];  // `Parts`, by team
-    float4 reduce[kAll];
+    Partial<Wire<NB>::kPairs> reduce[kAll];
   };
 };
 
@@ -288,16 +437,17 @@ struct Output {
   float* lse;
   int heads, block_shift, block0;
   float out_scale;
+  bool straight;  // where o's latents lie: as `attend_warpgroups` leaves them
 
-  __device__ __forceinline__ void write(const Target& to, int n, int unit, const Partial& x) const {
+  __device__ __forceinline__ void write(const Target& to, int n, int unit, float2 o, float m, float l) const {
     if (n >= to.blocks) return;
     const int block = block0 + n, lane = unit & 31, i = unit >> 6 & 7, warp = unit >> 9;  // unit = ((8 warp + i) * 2 + c) * 32 + lane, 4 warps
-    const int latent = 128 * warp + 64 * (i >> 2) + 16 * (lane >> 3) + 4 * (i & 3) + 2 * (lane >> 2 & 1);
+    const int latent = straight ? 16 * (unit >> 6) + 2 * (lane >> 2) : 128 * warp + 64 * (i >> 2) + 16 * (lane >> 3) + 4 * (i & 3) + 2 * (lane >> 2 & 1);
     const int head = (block & ((1 << block_shift) - 1)) * 8 + column_of(unit);
     const int64_t row = (int64_t)(to.token0 + (block >> block_shift)) * heads + head;
-    const float scale = normalizer(x.l, out_scale);
-    *reinterpret_cast<uint32_t*>(out + row * kLatent + latent) = pack_bf16(x.o.x * scale, x.o.y * scale);
-    if (lse && latent == 0) lse[row] = natural(lse_of(x.m, x.l));
+    const float scale = normalizer(l, out_scale);
+    *reinterpret_cast<uint32_t*>(out + row * kLatent + latent) = pack_bf16(o.x * scale, o.y * scale);
+    if (lse && latent == 0) lse[row] = natural(lse_of(m, l));
   }
 };
 struct Members {  // the CTAs that share a request; none if last < first
@@ -308,11 +458,13 @@ struct Members {  // the CTAs that share a request; none if last < first
 // whole warps: divergent ones were seen to cost the loop over rows its registers.
 template <int NB, int kAll>
 struct MergeCtas {
-  static constexpr int kStretches = NB * kUnits / 16;
-  static constexpr int kStep = 2 * NB * kUnits;  // pieces from one CTA's to the next's
+  static constexpr int kPairs = Wire<NB>::kPairs, kPieces = Wire<NB>::kPieces, kStretches = NB * kPieces / 16;
   static constexpr int kUnitsAhead = 2;
   static constexpr int kMostAtOnce = 144;  // members whose pieces are asked for in one round, of the smallest slice: an H200's SMs and some
-  Piece* spanning;
+  static constexpr int kToLast = sizeof(Wire<NB>) / sizeof(typename Wire<NB>::Type);  // pieces from a CTA's first request's to its last's
+  static constexpr int kStep = 2 * kToLast;                                            // from one CTA's to the next's
+  using Sum = Partial<kPairs>;
+  Wire<NB>* spanning;  // [cta][2: first, last request]
   int me;
   Members one, two;
   Target to_one, to_two;
@@ -326,59 +478,71 @@ struct MergeCtas {
     const int n = m.last - m.first + 1;
     return n <= 0 ? 0 : divide(kStretches - (me - m.first) + n - 1, n) * 16;
   }
-  struct Unit {
-    int n, unit, members;
+  struct Unit {  // a piece of the sum
+    int n, piece, members;
     bool second;
-    Piece* pieces;
+    typename Wire<NB>::Type* pieces;  // the first member's, of its first request
+    uint32_t* lse;                    // beside it; one for each of four columns
   };
   __device__ __forceinline__ Unit unit_of(int flat, bool valid) const {
     Unit x;
     x.second = flat >= units;
     const int first = x.second ? two.first : one.first, n = (x.second ? two.last : one.last) - first + 1;
     const int stretch = me - first + ((x.second ? flat - units : flat) >> 4) * max(n, 1);
-    x.n = stretch / (kUnits / 16);
-    x.unit = stretch % (kUnits / 16) * 16 + (flat & 15);
+    x.n = stretch / (kPieces / 16);
+    x.piece = stretch % (kPieces / 16) * 16 + (flat & 15);
     x.members = valid ? n : 0;
-    x.pieces = spanning + ((int64_t)first * 2 * NB + x.n) * kUnits + x.unit;
+    Wire<NB>& wire = spanning[(int64_t)first * 2];
+    x.pieces = &wire.piece[x.n][x.piece];
+    if constexpr (kPairs > 1) x.lse = &wire.lse[x.n][x.piece >> 4][x.piece & 3];
     return x;
+  }
+  // A piece as it came; `all` becomes false if it is not all there.
+  static __device__ __forceinline__ Sum take(const Piece* from, const uint32_t*, bool valid, bool& all) {
+    uint64_t v = (uint64_t)__float_as_uint(-INFINITY) << 32;
+    if (valid) v = receive(from);
+    all &= piece_lse(v) != kEmpty;
+    return Sum{{piece_o(v)}, __uint_as_float(piece_lse(v)), valid ? 1.f : 0.f};
+  }
+  static __device__ __forceinline__ Sum take(const uint4* from, const uint32_t* from_lse, bool valid, bool& all) {
+    uint4 v = make_uint4(0, 0, 0, 0);
+    uint32_t lse = __float_as_uint(-INFINITY);
+    if (valid) {
+      v = receive(from);
+      lse = receive(from_lse);
+    }
+    all &= lse != kEmpty && v.x != kEmpty && v.y != kEmpty && v.z != kEmpty && v.w != kEmpty;
+    return Sum{{unpack_f16(v.x), unpack_f16(v.y), unpack_f16(v.z), unpack_f16(v.w)}, __uint_as_float(lse), valid ? 1.f : 0.f};
   }
   // Merges members from, from + step, ... of each of U units: asks for N at once, until all are there. What came is merged each
   // time: the first, vain time fetches the code.
   template <int U, int N>
-  __device__ __forceinline__ void merge_members(Partial (&x)[U], const Unit (&own)[U], int from, int step, int longest) const {
+  __device__ __forceinline__ void merge_members(Sum (&x)[U], const Unit (&own)[U], int from, int step, int longest) const {
 #pragma unroll
-    for (int u = 0; u < U; ++u) x[u] = Partial{make_float2(0.f, 0.f), -INFINITY, 0.f};
+    for (int u = 0; u < U; ++u) x[u] = nothing<kPairs>(-INFINITY);
 #pragma unroll 1
     for (int round = 0; round < longest; round += N * step, from += N * step) {
-      Partial merged[U];
-      Piece* at[U];
+      Sum merged[U];
+      typename Wire<NB>::Type* at[U];
       unsigned spins = 0;
       bool all;
 #pragma unroll
       for (int u = 0; u < U; ++u) at[u] = own[u].pieces + (int64_t)from * kStep;
       // The first member's piece is of that CTA's last request, the others' of their first.
-      const int first = from == 0 ? NB * kUnits : 0;
+      const int first = from == 0 ? kToLast : 0;
       const int64_t stride = (int64_t)step * kStep;
       do {
-        uint64_t v[U][N];
         all = true;
+        Sum y[U][N];
 #pragma unroll
         for (int u = 0; u < U; ++u)
 #pragma unroll
           for (int j = 0; j < N; ++j) {
-            v[u][j] = (uint64_t)__float_as_uint(-INFINITY) << 32;
-            if (from + j * step < own[u].members) v[u][j] = receive(at[u] + j * stride + (j == 0 ? first : 0));
+            typename Wire<NB>::Type* const piece = at[u] + j * stride + (j == 0 ? first : 0);
+            y[u][j] = take(piece, kPairs > 1 ? own[u].lse + (piece - own[u].pieces) * 4 : nullptr, from + j * step < own[u].members, all);
           }
 #pragma unroll
-        for (int u = 0; u < U; ++u) {
-          Partial y[N];
-#pragma unroll
-          for (int j = 0; j < N; ++j) {
-            all &= piece_lse(v[u][j]) != kEmpty;
-            y[j] = Partial{piece_o(v[u][j]), __uint_as_float(piece_lse(v[u][j])), from + j * step < own[u].members ? 1.f : 0.f};
-          }
-          merged[u] = merge(x[u], merge_all(y));
-        }
+        for (int u = 0; u < U; ++u) merged[u] = merge(x[u], merge_all(y[u]));
         if (++spins == kSpinLimit) __trap();
       } while (!__all_sync(~0u, all));
 #pragma unroll
@@ -388,13 +552,19 @@ struct MergeCtas {
   // Leaves the pieces that merge_members took empty. Nothing waits for it, so it comes last.
   __device__ __forceinline__ void empty_members(const Unit& own, int from, int step) const {
 #pragma unroll 1
-    for (; from < own.members; from += step) empty_again(own.pieces + (int64_t)from * kStep + (from == 0 ? NB * kUnits : 0));
+    for (; from < own.members; from += step) {
+      const int64_t offset = (int64_t)from * kStep + (from == 0 ? kToLast : 0);
+      empty_again(own.pieces + offset);
+      if (kPairs > 1 && (own.piece & 15) < 4) send(own.lse + offset * 4, kEmpty);
+    }
   }
-  __device__ __forceinline__ void write(const Unit& u, const Partial& x) const {
-    output.write(Target{u.second ? to_two.token0 : to_one.token0, u.second ? to_two.blocks : to_one.blocks}, u.n, u.unit, x);
+  __device__ __forceinline__ void write(const Unit& u, const Sum& x) const {
+    const Target to{u.second ? to_two.token0 : to_one.token0, u.second ? to_two.blocks : to_one.blocks};
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p) output.write(to, u.n, kPairs == 1 ? u.piece : (u.piece >> 6) * 256 + p * 64 + (u.piece & 63), x.o[p], x.m, x.l);
   }
 
-  __device__ __forceinline__ void run(float4* reduce) {
+  __device__ __forceinline__ void run(Sum* reduce) {
     units = units_of(one);
     both = units + units_of(two);
     if (both == 0) return;  // more members than stretches
@@ -403,7 +573,7 @@ struct MergeCtas {
 #pragma unroll 1
       for (int base = 0; base < both; base += kUnitsAhead * kAll) {
         Unit own[kUnitsAhead];
-        Partial x[kUnitsAhead];
+        Sum x[kUnitsAhead];
 #pragma unroll
         for (int u = 0; u < kUnitsAhead; ++u) {
           const int flat = base + u * kAll + threadIdx.x;
@@ -421,37 +591,36 @@ struct MergeCtas {
     // `parts` threads share a unit and each takes every parts-th member. Then four lanes share the parts.
     const int parts = divide(kAll, both), part = divide(threadIdx.x, both), flat = threadIdx.x - part * both;
     const Unit own[1] = {unit_of(flat, part < parts)};
-    Partial x[1];
+    Sum x[1];
     merge_members<1, kMostAtOnce * 16 / kAll>(x, own, part, parts, longest);
     if (parts > 1) {
-      reduce[threadIdx.x] = make_float4(x[0].o.x, x[0].o.y, x[0].m, x[0].l);
+      reduce[threadIdx.x] = x[0];
       __syncthreads();
     }
     if (parts < 4) {
 #pragma unroll 1
-      for (int p = 1; p < parts && part == 0; ++p) {
-        const float4 v = reduce[flat + p * both];
-        x[0] = merge(x[0], Partial{make_float2(v.x, v.y), v.z, v.w});
-      }
+      for (int p = 1; p < parts && part == 0; ++p) x[0] = merge(x[0], reduce[flat + p * both]);
       if (part == 0) write(own[0], x[0]);
     } else if (threadIdx.x < 4 * both) {  // whole warps: both is a multiple of 16
       const int lane_part = threadIdx.x & 3, mine = threadIdx.x >> 2;
-      Partial y[kAll / 16 / 4];  // both >= 16, so parts <= kAll / 16
+      Sum y[kAll / 16 / 4];  // both >= 16, so parts <= kAll / 16
 #pragma unroll
       for (int j = 0; j < kAll / 16 / 4; ++j) {
         const int p = lane_part + 4 * j;
-        const float4 v = p < parts ? reduce[mine + p * both] : make_float4(0.f, 0.f, -INFINITY, 0.f);
-        y[j] = Partial{make_float2(v.x, v.y), v.z, v.w};
+        y[j] = nothing<kPairs>(-INFINITY);
+        if (p < parts) y[j] = reduce[mine + p * both];
       }
-      Partial sum = merge_all(y);
+      Sum sum = merge_all(y);
       const float largest =
           fmaxf(fmaxf(sum.m, __shfl_xor_sync(~0u, sum.m, 1)), fmaxf(__shfl_xor_sync(~0u, sum.m, 2), __shfl_xor_sync(~0u, sum.m, 3)));
-      const float w = weight(sum.m, largest);
-      sum = Partial{make_float2(sum.o.x * w, sum.o.y * w), largest, sum.l * w};
+      shrink(sum, largest);
 #pragma unroll
       for (int d = 1; d < 4; d <<= 1) {
-        sum.o.x += __shfl_xor_sync(~0u, sum.o.x, d);
-        sum.o.y += __shfl_xor_sync(~0u, sum.o.y, d);
+#pragma unroll
+        for (int p = 0; p < kPairs; ++p) {
+          sum.o[p].x += __shfl_xor_sync(~0u, sum.o[p].x, d);
+          sum.o[p].y += __shfl_xor_sync(~0u, sum.o[p].y, d);
+        }
         sum.l += __shfl_xor_sync(~0u, sum.l, d);
       }
       if (lane_part == 0) write(unit_of(mine, true), sum);
@@ -517,7 +686,7 @@ __device__ __forceinline__ T kept(T x) {
 // a warp, and m and l. Each piece of work on a tile is shared out over the warps in the way that suits it:
 //   scores   warp w takes latents 128 (w / 2) + 0..127, a quarter of the rotary part and rows 16 (w % 2) + 0..15, all columns.
 //   softmax  warp w adds up and weighs 4 columns of all rows, and alone keeps their maximum and sum.
-//   output   warp w takes latents 64 w + 0..63, all rows and columns. These are also the bytes that it asks for.
+//   output   warp w takes latents 64 w + 0..63, all rows and columns.
 // One barrier a tile: what stands between two is the softmax of tile i, the output of tile i - 1 and the scores of tile i + 1.
 // None of these waits for another, so the chains of one fill the gaps of the others; hence one turn of the loop for all, and
 // scores and weights double buffered.
@@ -529,28 +698,30 @@ __device__ __forceinline__ void attend(typename Shape<NB, MT, 1, kStages>::Share
   const Glm5MlaArgs& a = k.a;
   const int lane = threadIdx.x & 31, warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0), g = lane >> 2, t = lane & 3;
   const int beg = segment.beg, end = segment.end;
-  typename S::Shared& sm = *reinterpret_cast<typename S::Shared*>(__cvta_shared_to_generic(kept((unsigned)__cvta_generic_to_shared(&shared))));
+  typename S::Shared& sm = *reinterpret_cast<typename S::Shared*>(__cvta_shared_to_generic(kept(in_shared(&shared))));
 
-  // ---- rows: lane r holds the number of the tile's row r; rows past the end repeat the last one
+  // ---- rows: this warp copies rows 4 warp + 0..3 of a tile, each as a whole: 64 bytes of many rows at a time were seen to come more
+  // slowly. Rows past the end repeat the last one.
   const int* const list = kept(segment.list);
-  auto load_index = [&](int pos) { return __ldg(list + min(pos + lane, end - 1)); };
+  auto row_position = [&](int pos) { return min(pos + 4 * warp + (lane & 3), end - 1); };
   auto rope_slot = [](int step, int row) { return row ^ (2 * step); };  // spreads a row's four k steps over the banks
-  const uint8_t* const latent_base = kept((const uint8_t*)a.pool + 64 * warp + 16 * t);
+  const uint8_t* const latent_base = kept((const uint8_t*)a.pool + 16 * lane);
   const uint8_t* const rope_base = kept((const uint8_t*)a.pool + kLatent + 16 * t);
-  const int rope_row = 4 * warp + (g & 3), to_latents = kept(warp * (MT * 2 * 32) + lane), to_rope = kept(t * kRows + rope_slot(t, rope_row));
+  // A row's latents 16 lane + 0..15 are what lane (row % 8, t) of warp lane / 4 owns.
+  const int to_latents = kept((lane >> 2) * (S::kOwned + 4) + 16 * warp + t), to_rope = kept(t * kRows + rope_slot(t, 4 * warp + (g & 3)));
   const unsigned stride = a.row_stride;
-  auto ask = [&](typename S::Tile& tile, int index) {
+  auto ask = [&](typename S::Tile& tile, int numbers, int lane0) {  // lanes lane0 + 0..3 hold the row numbers
 #pragma unroll
-    for (int i = 0; i < 2 * MT; ++i) {
-      const unsigned row = __shfl_sync(~0u, index, 8 * i + g);
-      copy_row16(&tile.latents[0][0][0][0] + to_latents + 32 * i, latent_base + (uint64_t)row * stride);
+    for (int i = 0; i < 4; ++i) {
+      const unsigned row = __shfl_sync(~0u, numbers, lane0 + i);
+      copy_row16(&tile.latents[0][0] + to_latents + 4 * i, latent_base + (uint64_t)row * stride);
     }
-    const unsigned row = __shfl_sync(~0u, index, rope_row);
+    const unsigned row = __shfl_sync(~0u, numbers, lane0 + (g & 3));
     if (lane < 16) copy_row16(&tile.rope[0][0] + to_rope, rope_base + (uint64_t)row * stride);
   };
-  int ahead[kStages];
-#pragma unroll
-  for (int i = 0; i < kStages; ++i) ahead[i] = load_index(beg + i * kRows);
+  // One load brings the numbers for as many tiles as the ring has: with one each, the compiler lets them wait for one another.
+  static_assert(kStages <= 8 && kRows == 4 * S::kTeamWarps);
+  const int first_numbers = load_here(list + row_position(beg + (lane >> 2) * kRows));
 
   // ---- Q fragments: lane (g, t) holds column g, latents 128 quarter + 64 c + 16 t + 0..15 (c = 0, 1), rotary values 16 quarter + 4 t + 0..3
   const int quarter = warp >> 1, row_block = warp & 1;
@@ -574,10 +745,10 @@ __device__ __forceinline__ void attend(typename Shape<NB, MT, 1, kStages>::Share
   }
 #pragma unroll
   for (int i = 0; i < kStages; ++i) {
-    if (beg + i * kRows < end) ask(sm.ring[i], ahead[i]);
+    if (beg + i * kRows < end) ask(sm.ring[i], first_numbers, 4 * i);
     end_batch();
   }
-  int index = load_index(beg + kStages * kRows);
+  int numbers = __ldg(list + row_position(beg + kStages * kRows));
 #pragma unroll
   for (int n = 0; n < NB; ++n) {
     uint32_t largest = 0;  // of |q|, as two bf16: without their signs they compare as integers do
@@ -607,7 +778,7 @@ __device__ __forceinline__ void attend(typename Shape<NB, MT, 1, kStages>::Share
   auto score_slot = [](int row_block, int g, int t) { return 16 * (t >> 1) + ((2 * g + (t & 1)) ^ (4 * ((t >> 1) ^ row_block))); };
   constexpr int kScores = NB * 32, kScoreBuffer = S::kTeamWarps * kScores;  // from a warp's to the next's, from a buffer to the other
   const int to_scores = kept(warp * kScores + score_slot(row_block, g, t));
-  const int from_latents = kept((2 * quarter * MT + row_block) * 2 * 32 + lane);
+  const int from_latents = kept(2 * quarter * (S::kOwned + 4) + row_block * 2 * 32 + lane), from_own = kept(warp * (S::kOwned + 4) + lane);
   const int from_rope = kept(4 * (quarter * kRows + rope_slot(quarter, 16 * row_block + g)) + t);
   // This warp's softmax: block own_n, columns 4 own_half + 2 tt + c, of which lane (g, ii, tt) has rows 16 ii + 8 h + g.
   const int own_n = warp >> 1, own_half = warp & 1, ii = lane >> 1 & 1, tt = lane & 1;
@@ -641,11 +812,11 @@ __device__ __forceinline__ void attend(typename Shape<NB, MT, 1, kStages>::Share
 #pragma unroll
         for (int n = 0; n < NB; ++n) mma(acc[n], a0, a1, a2, a3, q[n][2 * s], q[n][2 * s + 1]);
       };
-      const uint4* const latents = &tile.latents[0][0][0][0] + from_latents;
+      const uint4* const latents = &tile.latents[0][0] + from_latents;
       const uint32_t* const rope = reinterpret_cast<const uint32_t*>(tile.rope) + from_rope;
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        const uint4 u = latents[c * (MT * 2 * 32)], v = latents[c * (MT * 2 * 32) + 32];
+        const uint4 u = latents[c * (S::kOwned + 4)], v = latents[c * (S::kOwned + 4) + 32];
 #pragma unroll
         for (int j = 0; j < 4; ++j) step(word(u, j), word(v, j), 4 * c + j);
       }
@@ -703,7 +874,7 @@ __device__ __forceinline__ void attend(typename Shape<NB, MT, 1, kStages>::Share
     };
     uint4 latents[2 * MT];  // of tile i
 #pragma unroll
-    for (int i = 0; i < 2 * MT; ++i) latents[i] = (&tile.latents[0][0][0][0])[to_latents + 32 * i];
+    for (int i = 0; i < 2 * MT; ++i) latents[i] = (&tile.latents[0][0])[from_own + 32 * i];
     output(0);
     float shrink[2] = {1.f, 1.f};
     if (__any_sync(~0u, grows)) {  // the maximum moves only when a score exceeds it by 2^kMaxLag
@@ -739,8 +910,8 @@ __device__ __forceinline__ void attend(typename Shape<NB, MT, 1, kStages>::Share
 #pragma unroll
         for (int j = 0; j < 4; ++j) vt[i][h][j] = __byte_perm(transpose8x8(word(latents[2 * i + h], j)), 0, 0x3120);
     if (pos + kStages * kRows < end) {
-      ask(tile, index);
-      index = load_index(pos + (kStages + 1) * kRows);
+      ask(tile, numbers, 0);
+      numbers = __ldg(list + row_position(pos + (kStages + 1) * kRows));
     }
     end_batch();
     stage = stage == kStages - 1 ? 0 : stage + 1;
@@ -763,6 +934,258 @@ __device__ __forceinline__ void attend(typename Shape<NB, MT, 1, kStages>::Share
       m[n][c] = v.x;
       l[n][c] = v.y;
     }
+}
+
+// ---- Attention over one segment by two warpgroups, which are the whole CTA (SM90: wgmma, bulk copies). As `attend`, it shares out each
+// piece of work on a tile, of 64 rows here, in the way that suits it, and leaves o, m and l as that does, but for where o's latents lie:
+//   scores   warpgroup v takes latents 256 v + 0..255 and half of the rotary part, all rows; its warp w rows 16 w + 0..15 of them.
+//   softmax  of these rows the warps of both warpgroups weigh eight each, all columns. The maximum is common to all.
+//   output   warp w takes latents 64 w + 0..63, all rows.
+// Fragments of A are the rows' bytes in registers, as for mma; B (Q, then P) lies in shared memory as core matrices of 8 columns x 16 bytes.
+template <int NB, int kStages>
+__device__ __forceinline__ void attend_warpgroups(typename Shape<NB, 4, 1, kStages>::Shared& sm, const Kernel& k, const Segment& segment, float (&o)[NB][4][4],
+                                                  float (&l)[NB][2], float (&m)[NB][2], Turn& turn) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using S = Shape<NB, 4, 1, kStages>;
+  constexpr int kRows = 64, kRow = S::kRow;
+  const Glm5MlaArgs& a = k.a;
+  const int lane = threadIdx.x & 31, warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0), g = lane >> 2, t = lane & 3;
+  const int v = warp >> 2, w = warp & 3;  // warpgroup, warp of it
+  const int beg = segment.beg, end = segment.end;
+
+  // ---- rows: this warp copies rows 8 warp + 0..7 of a tile. Rows past the end repeat the last one.
+  const int* const list = segment.list;
+  auto row_position = [&](int pos) { return min(pos + 8 * warp + (lane & 7), end - 1); };
+  auto ask = [&](int stage, int number) {  // lanes 0..7 hold the row numbers
+    if (lane == 0) arrive_expecting(&sm.full[stage], 8 * kRowBytes);
+    __syncwarp();
+    if (lane < 8) copy_row(&sm.ring[stage][8 * warp + lane][0], a.pool + (uint64_t)(unsigned)number * (unsigned)a.row_stride, &sm.full[stage]);
+  };
+  static_assert(kStages == 4, "one load brings the row numbers of as many tiles");
+  const int first_numbers = load_here(list + row_position(beg + (lane >> 3) * kRows));
+
+  // ---- Q: this warp scales columns NB warp + 0..NB - 1. Lane r has latents 16 r + 0..15.
+  uint4 raw[NB][2];
+  uint32_t raw_rope[NB];
+#pragma unroll
+  for (int i = 0; i < NB; ++i) {
+    const int column = NB * warp + i, n = column >> 3;
+    const int block = segment.block0 + n, token = segment.token0 + (block >> k.block_shift), head = (block & ((1 << k.block_shift) - 1)) * 8 + (column & 7);
+    const uint16_t* qn = a.q_nope + token * a.q_nope_token_stride + head * a.q_nope_head_stride + 16 * lane;
+    const uint16_t* qr = a.q_rope + token * a.q_rope_token_stride + head * a.q_rope_head_stride + 2 * lane;
+    const bool used = n < segment.blocks;
+    raw[i][0] = used ? __ldg(reinterpret_cast<const uint4*>(qn)) : make_uint4(0, 0, 0, 0);
+    raw[i][1] = used ? __ldg(reinterpret_cast<const uint4*>(qn) + 1) : make_uint4(0, 0, 0, 0);
+    raw_rope[i] = used ? __ldg(reinterpret_cast<const uint32_t*>(qr)) : 0;
+  }
+  auto ask_first = [&](int i) {
+    const int number = __shfl_sync(~0u, first_numbers, 8 * i + (lane & 7));
+    if (beg + i * kRows < end) ask((turn.stage + i) % kStages, number);
+  };
+  ask_first(0);  // the work on it is not to wait for the others, which come after Q
+#pragma unroll
+  for (int i = 0; i < NB; ++i) {
+    const int column = NB * warp + i;
+    uint32_t largest = raw_rope[i] & 0x7fff7fff;  // of |q|, as two bf16: without their signs they compare as integers do
+#pragma unroll
+    for (int j = 0; j < 8; ++j) largest = __vmaxu2(largest, word(raw[i][j >> 2], j & 3) & 0x7fff7fff);
+    const int e = q_exponent(__reduce_max_sync(~0u, max(largest >> 16, largest & 0xffff)));
+    const float scale = q_scale(e);
+    // Latent 128 B + 16 (2 T + O) + 4 j + 2 h + 0, 1 is k = 8 h + 2 T + 0, 1 of step 8 j + 2 B + O: an order in which neither these
+    // stores nor the loads of rows below meet in a bank.
+    uint8_t* const to = sm.q + (column >> 3) * 128 + (column & 7) * 16;
+#pragma unroll
+    for (int x = 0; x < 8; ++x) {
+      const int j = x >> 1, h = x & 1, step = 8 * j + 2 * (lane >> 3) + (lane & 1);
+      *reinterpret_cast<uint32_t*>(to + step * S::kQStep + h * (NB * 128) + 4 * (lane >> 1 & 3)) = scaled_f16(word(raw[i][x >> 2], x & 3), scale);
+    }
+    // Rotary value 16 T + 4 j + 2 h + 0, 1 is k = 8 h + 2 T + 0, 1 of step 32 + j.
+    *reinterpret_cast<uint32_t*>(to + (32 + (lane >> 1 & 3)) * S::kQStep + (lane & 1) * (NB * 128) + 4 * (lane >> 3)) = scaled_f16(raw_rope[i], scale);
+    if (lane == 0) sm.factor[column] = a.score_scale * q_unscale(e);
+  }
+  shared_to_wgmma();
+  __syncthreads();
+#pragma unroll
+  for (int i = 1; i < kStages; ++i) ask_first(i);
+  int number = __ldg(list + row_position(beg + kStages * kRows));
+  float factor[NB][2];
+#pragma unroll
+  for (int n = 0; n < NB; ++n) {
+    const float2 f = *reinterpret_cast<const float2*>(&sm.factor[8 * n + 2 * t]);
+    factor[n][0] = f.x;
+    factor[n][1] = f.y;
+  }
+  const uint64_t q_matrices = core_matrices(sm.q, NB * 128), p_matrices = core_matrices(sm.p, NB * 128);
+  // Of the 16 rows of a warp's scores, a lane's first is among those that its warpgroup weighs.
+  const int own_row = 16 * w + 8 * v + g, other_row = 16 * w + 8 * (v ^ 1) + g;
+  const int own_from = own_row * kRow + 256 * v + 32 * t, other_from = other_row * kRow + 256 * v + 32 * t;
+  const int own_rope = own_row * kRow + kLatent + 16 * t + 8 * v, other_rope = other_row * kRow + kLatent + 16 * t + 8 * v;
+  const int v_from = lane * kRow + 64 * warp;
+  uint4* const to_weights = &sm.p[w][v][lane >> 3][lane & 7];
+  const bool masks_early = segment.seen + (segment.block0 >> k.block_shift) < end;
+  auto f16_of = [](uint32_t (&f)[4], uint32_t own, uint32_t other) {
+    f[0] = e4m3_low(own);
+    f[1] = e4m3_low(other);
+    f[2] = e4m3_high(own);
+    f[3] = e4m3_high(other);
+  };
+
+#pragma unroll 1
+  for (int pos = beg; pos < end; pos += kRows) {
+    const uint8_t* const tile = &sm.ring[turn.stage][0][0];
+    await(&sm.full[turn.stage], turn.phase);
+    // ---- S^T, this warpgroup's latents
+    float acc[NB][4];
+    {
+      const uint2 u = *reinterpret_cast<const uint2*>(tile + own_rope), x = *reinterpret_cast<const uint2*>(tile + other_rope);
+      uint32_t f[2][4];
+#pragma unroll
+      for (int j = 0; j < 2; ++j) f16_of(f[j], word(u, j), word(x, j));
+      wgmma_begin(f);
+#pragma unroll
+      for (int j = 0; j < 2; ++j) wgmma(acc[0], acc[1], acc[2], acc[3], f[j], q_matrices + (32 + 2 * v + j) * (S::kQStep >> 4), j);
+      wgmma_end();
+    }
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {  // blocks of 128 latents 2 v + c / 2, odd or even sixteens of it
+      const int at = 128 * (c >> 1) + 16 * (c & 1);
+      const uint4 u = *reinterpret_cast<const uint4*>(tile + own_from + at), x = *reinterpret_cast<const uint4*>(tile + other_from + at);
+      uint32_t f[4][4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) f16_of(f[j], word(u, j), word(x, j));
+      wgmma_begin(f);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) wgmma(acc[0], acc[1], acc[2], acc[3], f[j], q_matrices + (8 * j + 4 * v + c) * (S::kQStep >> 4), 1);
+      wgmma_end();
+    }
+    wgmma_wait<0>();
+    float2* const half = &sm.half[warp][0][0];
+#pragma unroll
+    for (int n = 0; n < NB; ++n) half[32 * n + lane] = make_float2(acc[n][2], acc[n][3]);
+    __syncthreads();
+    // ---- weights of this warpgroup's half of the rows
+    float s[NB][2];
+#pragma unroll
+    for (int n = 0; n < NB; ++n) {
+      const float2 x = sm.half[warp ^ 4][n][lane];
+      s[n][0] = (acc[n][0] + x.x) * factor[n][0];
+      s[n][1] = (acc[n][1] + x.y) * factor[n][1];
+    }
+    if (pos + kRows > end || masks_early) {
+#pragma unroll
+      for (int n = 0; n < NB; ++n)
+        if (own_row >= min(end, segment.seen + ((segment.block0 + n) >> k.block_shift)) - pos) s[n][0] = s[n][1] = -INFINITY;
+    }
+    bool grows = false;
+#pragma unroll
+    for (int n = 0; n < NB; ++n)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) grows |= s[n][c] > m[n][c] + (kScoreBias + kMaxLag);
+    float p[NB][2];
+    auto weigh = [&] {
+      uint32_t packed[NB];
+#pragma unroll
+      for (int n = 0; n < NB; ++n) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) p[n][c] = exp2_approx(s[n][c] - (m[n][c] == -INFINITY ? 0.f : m[n][c]));
+        packed[n] = pack_f16(p[n][0], p[n][1]);
+      }
+      store_transposed(to_weights, packed);
+      shared_to_wgmma();
+    };
+    if (pos > beg) weigh();
+    // The maximum moves only when a score exceeds it by 2^kMaxLag. The others may then have weighed in vain.
+    if (__syncthreads_or(grows) || pos == beg) {
+#pragma unroll
+      for (int n = 0; n < NB; ++n)
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          float x = s[n][c];
+          x = fmaxf(x, __shfl_xor_sync(~0u, x, 4));
+          x = fmaxf(x, __shfl_xor_sync(~0u, x, 8));
+          x = fmaxf(x, __shfl_xor_sync(~0u, x, 16));
+          if (g == 0) sm.by_warp[warp][8 * n + 2 * t + c] = x;
+        }
+      __syncthreads();
+#pragma unroll
+      for (int n = 0; n < NB; ++n) {
+        float2 top = make_float2(-INFINITY, -INFINITY);
+#pragma unroll
+        for (int i = 0; i < S::kTeamWarps; ++i) {
+          const float2 x = *reinterpret_cast<const float2*>(&sm.by_warp[i][8 * n + 2 * t]);
+          top = make_float2(fmaxf(top.x, x.x), fmaxf(top.y, x.y));
+        }
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const float next = fmaxf(m[n][c], (c ? top.y : top.x) - kScoreBias), shrink = m[n][c] == next ? 1.f : exp2_approx(m[n][c] - next);
+          m[n][c] = next;
+          l[n][c] *= shrink;
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            o[n][i][c] *= shrink;
+            o[n][i][c + 2] *= shrink;
+          }
+        }
+      }
+      weigh();
+      __syncthreads();
+    }
+#pragma unroll
+    for (int n = 0; n < NB; ++n) {
+      l[n][0] += p[n][0];
+      l[n][1] += p[n][1];
+    }
+    // ---- O^T += V^T P^T, this warp's 64 latents
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      uint32_t x[2][4], f[4][4];
+      load_transposed(x[0], tile + v_from + 16 * i);
+      load_transposed(x[1], tile + v_from + 16 * i + 32 * kRow);
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        const uint32_t u = __byte_perm(x[step >> 1][2 * (step & 1)], 0, 0x3120), z = __byte_perm(x[step >> 1][2 * (step & 1) + 1], 0, 0x3120);
+        f[step][0] = e4m3_low(u);
+        f[step][1] = e4m3_high(u);
+        f[step][2] = e4m3_low(z);
+        f[step][3] = e4m3_high(z);
+      }
+      wgmma_begin(f);
+#pragma unroll
+      for (int step = 0; step < 4; ++step) wgmma(o[0][i], o[1][i], o[2][i], o[3][i], f[step], p_matrices + step * (NB * 256 >> 4), 1);
+      wgmma_end();
+    }
+    // The tile before this one has not been needed since the first barrier above.
+    if (pos > beg && pos + (kStages - 1) * kRows < end) {
+      ask((turn.stage + kStages - 1) % kStages, number);
+      number = __ldg(list + row_position(pos + kStages * kRows));
+    }
+    wgmma_wait<0>();
+    turn_on(turn, kStages);
+  }
+#pragma unroll
+  for (int n = 0; n < NB; ++n)
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      float x = l[n][c];
+      x += __shfl_xor_sync(~0u, x, 4);
+      x += __shfl_xor_sync(~0u, x, 8);
+      x += __shfl_xor_sync(~0u, x, 16);
+      if (g == 0) sm.by_warp[warp][8 * n + 2 * t + c] = x;
+    }
+  __syncthreads();
+#pragma unroll
+  for (int n = 0; n < NB; ++n) {
+    l[n][0] = l[n][1] = 0.f;
+#pragma unroll
+    for (int i = 0; i < S::kTeamWarps; ++i) {
+      const float2 x = *reinterpret_cast<const float2*>(&sm.by_warp[i][8 * n + 2 * t]);
+      l[n][0] += x.x;
+      l[n][1] += x.y;
+    }
+  }
+#else
+  __trap();
+#endif
 }
 
 template <int NB, int MT, int G, int kStages>
@@ -806,14 +1229,20 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
     count_past(i + lane, __ldg(a.kv_indptr + b), __ldg(a.kv_indptr + b + 1));
   }
   const bool empty = x0 == x1;
+  [[maybe_unused]] Turn turn;
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  if constexpr (S::kWarpgroups) {
+    if (threadIdx.x == 0) init_mbarriers(sm.full, S::kTeamWarps);
+    __syncthreads();
+  }
+#endif
 
   [[maybe_unused]] int buffer = 0;  // of the score exchange: alternates through all tiles of the team, so that one barrier a tile is enough
 #pragma unroll 1
   for (int pass = 0; pass < k.passes; ++pass) {
   const int parity = pass & 1;
-  auto spanning_slot = [&](int c, bool inherited, int n) {
-    return k.spanning + ((((int64_t)parity * ctas + c) * 2 + !inherited) * NB + n) * kUnits;
-  };
+  Wire<NB>* const spanning = static_cast<Wire<NB>*>(k.spanning) + (int64_t)parity * ctas * 2;
+  auto wire_of = [&](int c, bool inherited) -> Wire<NB>& { return spanning[c * 2 + !inherited]; };
   if constexpr (G > 1) {
     if (warp == 0 && lane == 0) sm.parts[team] = kNone;
   }
@@ -843,7 +1272,12 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
     const bool starts = beg == 0, ends = end == len;
     bool alone = G == 1, to_global = false;  // a CTA's only team shares a request with other CTAs alone
     if constexpr (kStages > 0) {
-      if (beg < end) attend<NB, MT, kStages>(sm, k, Segment{a.kv_indices + begin_ptr, beg, end, token0, block0, blocks, len - tokens + 1}, o, l, m);
+      const Segment segment{a.kv_indices + begin_ptr, beg, end, token0, block0, blocks, len - tokens + 1};
+      if constexpr (S::kWarpgroups) {
+        if (beg < end) attend_warpgroups<NB, kStages>(sm, k, segment, o, l, m, turn);
+      } else {
+        if (beg < end) attend<NB, MT, kStages>(sm, k, segment, o, l, m);
+      }
     } else if (beg < end) {
       typename S::Team& sh = sm.team[team];
       // Lane r holds the number of the tile's row r; rows past the end repeat the last one. Tiles of 64: rows r and r + 32.
@@ -1169,10 +1603,10 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           const float scale = normalizer(l[n][c], a.out_scale);
-          uint16_t* out = a.out + ((int64_t)token * a.heads + head + c) * kLatent + 16 * kGroups * warp + 16 * (g >> 1) + 2 * (g & 1);
+          uint16_t* out = a.out + ((int64_t)token * a.heads + head + c) * kLatent + 16 * kGroups * warp + (S::kWarpgroups ? 2 * g : 16 * (g >> 1) + 2 * (g & 1));
 #pragma unroll
           for (int i = 0; i < kGroups; ++i)
-            *reinterpret_cast<uint32_t*>(out + 64 * (i >> 2) + 4 * (i & 3)) = pack_bf16(o[n][i][c] * scale, o[n][i][c + 2] * scale);
+            *reinterpret_cast<uint32_t*>(out + (S::kWarpgroups ? 16 * i : 64 * (i >> 2) + 4 * (i & 3))) = pack_bf16(o[n][i][c] * scale, o[n][i][c + 2] * scale);
           if (a.lse && warp == 0 && g == 0) a.lse[(int64_t)token * a.heads + head + c] = natural(lse_of(m[n][c], l[n][c]));
         }
       }
@@ -1198,8 +1632,19 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
           for (int c = 0; c < 2; ++c) put((2 * i + c) * 32, make_float2(o[n][i][c] * scale[c], o[n][i][c + 2] * scale[c]), lse[c]);
       };
       if (alone) {
-        Piece* dst = spanning_slot(from_cta, !starts, n) + unit;
-        each([&](int i, float2 x, float y) { send(dst + i, piece_bits(x, y)); });
+        auto& wire = wire_of(from_cta, !starts);
+        if constexpr (Wire<NB>::kPairs == 1) {
+          each([&](int i, float2 x, float y) { send(wire.piece[n] + unit + i, piece_bits(x, y)); });
+        } else {
+          static_assert(Wire<NB>::kPairs == kGroups);
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            const unsigned piece = (2 * kept(warp) + c) * 32 + lane;
+            auto pair = [&](int i) { return pack_f16(o[n][i][c] * scale[c], o[n][i][c + 2] * scale[c]); };
+            send(&wire.piece[n][piece], make_uint4(pair(0), pair(1), pair(2), pair(3)));
+            if ((lane & 15) < 4) send(&wire.lse[n][piece >> 4][t], __float_as_uint(lse[c]));
+          }
+        }
       } else if constexpr (G > 1) {
         if (to_global) {
           Piece* dst = k.first + ((int64_t)(from_cta * G + team) * NB + n) * kUnits + unit;
@@ -1218,7 +1663,7 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
   }
 
   // ---- merge inside the CTA what its teams share
-  const Output output{a.out, a.lse, a.heads, k.block_shift, pass * NB, a.out_scale};
+  const Output output{a.out, a.lse, a.heads, k.block_shift, pass * NB, a.out_scale, S::kWarpgroups};
   auto target_of = [&](int b) {
     const int token0 = __ldg(a.qo_indptr + b);
     return Target{token0, ((__ldg(a.qo_indptr + b + 1) - token0) << k.block_shift) - pass * NB};
@@ -1244,7 +1689,7 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
 #pragma unroll
       for (int i = 0; i < G; ++i) has[i] = parts[i] != kNone;
 #pragma unroll 1
-      for (int n = 0; n < NB; ++n) send_merged(sm.team, has, n, spanning_slot(cta, (int)cta != lone.first_cta, n));
+      for (int n = 0; n < NB; ++n) send_merged(sm.team, has, n, wire_of(cta, (int)cta != lone.first_cta).piece[n]);
     } else if (parts_of_lone == kNone) {
       int4 descs[G];
 #pragma unroll
@@ -1284,7 +1729,7 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
               any_flushed |= is_flushed;
               has[i] = mine && !is_flushed;
             }
-            Piece* slot = spanning_slot(cta, inherited, n);
+            Piece* slot = wire_of(cta, inherited).piece[n];
             if (!whole && !any_flushed) {
               send_merged(sm.team, has, n, slot);
               continue;
@@ -1318,7 +1763,7 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
                 x.y += w[i] * o.y;
               }
               if (whole)
-                output.write(target, n, unit, Partial{x, largest, l});
+                output.write(target, n, unit, x, largest, l);
               else
                 send(slot, piece_bits(make_float2(x.x * scale, x.y * scale), common));
               slot += S::kAll;
@@ -1348,7 +1793,7 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
 
   // ---- merge over CTAs: each takes a slice of every request that it shares
   if (members[0].first <= members[0].last || members[1].first <= members[1].last) {
-    MergeCtas<NB, S::kAll>{k.spanning + (int64_t)parity * ctas * 2 * NB * kUnits, (int)cta, members[0], members[1], to[0], to[1], output}
+    MergeCtas<NB, S::kAll>{spanning, (int)cta, members[0], members[1], to[0], to[1], output}
         .run(sm.reduce);
   }
   __syncthreads();  // the next pass writes the shared memory that this one read
@@ -1362,16 +1807,16 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
 namespace {
 constexpr int kMaxDevices = 64;
 constexpr int kSm120Shared = 99 * 1024;
-enum Code { kOk = 0, kNoDevice = 1, kHeads = 2, kNotPrepared = 3, kNoRoom = 4, kDeviceNumber = 5, kCuda = 1000 };
+enum Code { kOk = 0, kNoDevice = 1, kHeads = 2, kNotPrepared = 3, kNoRoom = 4, kDeviceNumber = 5, kCut = 6, kCuda = 1000 };
 
 struct Variant {
   const void* function;
-  int nb, teams, threads, shared;
+  int nb, teams, threads, shared, wire;  // wire: bytes
 };
 template <int NB, int MT, int G, int kStages>
 Variant variant() {
   using S = Shape<NB, MT, G, kStages>;
-  return Variant{(const void*)mla_decode<NB, MT, G, kStages>, NB, G, S::kAll, (int)sizeof(typename S::Shared)};
+  return Variant{(const void*)mla_decode<NB, MT, G, kStages>, NB, G, S::kAll, (int)sizeof(typename S::Shared), (int)sizeof(Wire<NB>)};
 }
 struct Device {
   Variant one, one_batched, two, four;  // by the column blocks a pass
@@ -1393,7 +1838,7 @@ void set_variants(Device& d, int most_shared) {
   d.one = variant<1, 2, 3, 0>();
   d.one_batched = variant<1, 4, 2, 0>();
   d.two = variant<2, 2, 2, 0>();
-  d.four = variant<4, 2, 1, 5>();
+  d.four = variant<4, 4, 1, 4>();  // no SM120 card has the room for it
   if (d.four.shared > most_shared) d.four = variant<4, 2, 1, 3>();
 }
 
@@ -1404,6 +1849,8 @@ int prepare_device(int device) {
   cudaError_t e = cudaDeviceGetAttribute(&d.ctas, cudaDevAttrMultiProcessorCount, device);
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   if (e != cudaSuccess) return code_of(e);
+  // For tests: what a card with less shared memory uses, on one with more.
+  if (const char* kb = getenv("GLM5_MLA_SHARED_KB")) most_shared = atoi(kb) * 1024 < most_shared ? atoi(kb) * 1024 : most_shared;
   set_variants(d, most_shared);
   for (const Variant* v : {&d.one, &d.one_batched, &d.two, &d.four}) {
     e = cudaFuncSetAttribute(v->function, cudaFuncAttributeMaxDynamicSharedMemorySize, v->shared);
@@ -1424,9 +1871,8 @@ const Variant& choose(const Device& d, int blocks, int batch) {
 struct Layout {
   size_t first, end;
   Layout(const Variant& v, int ctas) {
-    const size_t slot = sizeof(Piece) * kUnits * v.nb;
-    first = 2 * ctas * 2 * slot;
-    end = first + (v.teams > 1 ? ctas * v.teams * slot : 0);
+    first = 2 * ctas * 2 * v.wire;
+    end = first + (v.teams > 1 ? ctas * v.teams * sizeof(Piece) * kUnits * v.nb : 0);
   }
 };
 size_t workspace_bytes(const Device& d, int heads, int max_q_len) {
@@ -1469,11 +1915,13 @@ int glm5_mla_decode(const Glm5MlaArgs* args, void* stream) {
   if (!k.a.segment_cost) k.a.segment_cost = 160;
   if (!k.a.min_portion) k.a.min_portion = 32;
   if (!k.a.min_share) k.a.min_share = 64;
+  // A CTA within a request without rows of it would keep others waiting.
+  if (k.a.align & (k.a.align - 1) || k.a.min_segment % k.a.align || k.a.min_portion < k.a.align) return kCut;
   k.passes = (blocks + v.nb - 1) / v.nb;
   k.block_shift = 0;
   while ((8 << k.block_shift) < args->heads) ++k.block_shift;
   const Layout layout(v, d.ctas);
-  k.spanning = (Piece*)args->workspace;
+  k.spanning = args->workspace;
   k.first = (Piece*)((char*)args->workspace + layout.first);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(ctas);
@@ -1497,6 +1945,7 @@ const char* glm5_mla_error(int code) {
     case kNotPrepared: return "glm5_mla_prepare was not called on this device";
     case kNoRoom: return "a thread block does not fit on the device";
     case kDeviceNumber: return "device number above 63";
+    case kCut: return "align must be a power of two, min_segment a multiple of it, and min_portion not below it";
     default: return code >= kCuda ? cudaGetErrorString((cudaError_t)(code - kCuda)) : "unknown code";
   }
 }

@@ -27,7 +27,7 @@ typedef struct {
   float out_scale;             // kv_scale
   // How the batch is cut; 0 takes the default.
   uint32_t ctas;               // of the grid, one an SM at most
-  uint32_t min_portion;        // least cost (rows + segment_cost a request) of a CTA; below 2^24
+  uint32_t min_portion;        // least cost (rows + segment_cost a request) of a CTA; align or more, below 2^24
   uint32_t min_share;          // least cost of one of a CTA's teams of 4 warps, where it has such
   uint32_t segment_cost;       // what a further request costs a CTA, in rows
   uint32_t align;              // cuts inside a request fall on multiples of this many rows; a power of two
