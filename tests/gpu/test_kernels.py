@@ -109,8 +109,12 @@ def test_each_query_token_sees_the_rows_up_to_its_own(make, queries):
     assert (lse - want_lse).abs().max() < 1e-3
 
 
-def test_many_heads_and_query_tokens_take_several_passes_over_long_requests(make):
-    case, rows = batch([20_000, 33, 9000], [1, 8, 3], 128), pool()
+@pytest.mark.parametrize(
+    ("lengths", "queries"),
+    [([20_000, 33, 9000], [1, 8, 3]), ([60_000], [8])],  # the second is shared by all thread blocks
+)
+def test_many_heads_and_query_tokens_take_several_passes_over_long_requests(make, lengths, queries):
+    case, rows = batch(lengths, queries, 128), pool()
     out = run(make(128), case, rows, max_q_len=8)
     assert error(out, wanted(*case[:2], rows, *case[2:])[0]) < LIMIT
 

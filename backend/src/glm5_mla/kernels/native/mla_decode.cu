@@ -40,7 +40,7 @@
 // cost (rows + segment_cost each), cut in equal portions, cuts near a request's end moved to it. A request inside one team
 // is written at once. Otherwise teams leave partial results in shared memory, where their CTA merges them; a request that
 // spans CTAs goes through global memory: each of its CTAs sends its partial in pieces and merges one slice of all. A CTA that has
-// a part of one such request and nothing else takes a short way there (`Lone`). A piece is whole or empty (see `Piece`), so
+// a part of one such request and nothing else takes a short way there (`Lone`). What travels tells by itself whether it is there (see `Piece`, `Wire`), so
 // nobody counts arrivals and no fence is needed. All CTAs are resident (one an SM, cooperative launch), so the wait for a piece
 // ends; should it not, the launch fails after kSpinLimit polls.
 // The order of every sum is fixed: results are bit-identical from run to run.
@@ -200,7 +200,6 @@ template <int N>
 __device__ __forceinline__ void wait_for_batches_but() {  // all of this thread's but the newest N
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
-// A whole row into shared memory, by the copy engine: `full` counts its bytes.
 struct Turn {  // of a ring: a stage, and the phase of its mbarrier
   int stage = 0;
   unsigned phase = 0;
@@ -214,7 +213,9 @@ __device__ __forceinline__ void init_mbarriers(uint64_t (&bars)[N], int arrivals
 }
 // A whole row into shared memory, by the copy engine; `full` counts its bytes.
 __device__ __forceinline__ void copy_row(void* to, const uint8_t* from, uint64_t* full) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(in_shared(to)), "l"(from), "n"(kRowBytes), "r"(in_shared(full)) : "memory");
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(in_shared(to)), "l"(from), "n"(kRowBytes),
+               "r"(in_shared(full))
+               : "memory");
 }
 __device__ __forceinline__ void arrive_expecting(uint64_t* at, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(in_shared(at)), "r"(bytes) : "memory");
@@ -227,10 +228,14 @@ __device__ __forceinline__ void await(uint64_t* at, unsigned phase) {  // writte
       "done%=: }" ::"r"(in_shared(at)), "r"(phase), "n"(kSpinLimit) : "memory");
 }
 __device__ __forceinline__ void load_transposed(uint32_t (&r)[4], const void* row) {  // four 8x8 matrices of pairs of bytes; each lane names a row
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(in_shared(row)) : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(in_shared(row))
+               : "memory");
 }
 __device__ __forceinline__ void store_transposed(void* row, const uint32_t (&r)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0],{%1,%2,%3,%4};" ::"r"(in_shared(row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0],{%1,%2,%3,%4};" ::"r"(in_shared(row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
 }
 __device__ __forceinline__ void turn_on(Turn& turn, int stages) {
   if (++turn.stage == stages) {
@@ -549,7 +554,8 @@ struct MergeCtas {
       for (int u = 0; u < U; ++u) x[u] = merged[u];
     }
   }
-  // Leaves the pieces that merge_members took empty. Nothing waits for it, so it comes last.
+  // Leaves the pieces that merge_members took empty. Nothing waits for it, so it comes last. Four lanes empty the logarithms of sixteen:
+  // all have them, since the vote that ended the wait was on what they read.
   __device__ __forceinline__ void empty_members(const Unit& own, int from, int step) const {
 #pragma unroll 1
     for (; from < own.members; from += step) {
@@ -825,6 +831,10 @@ __device__ __forceinline__ void attend(typename Shape<NB, MT, 1, kStages>::Share
 #pragma unroll
       for (int n = 0; n < NB; ++n) to[n * 32] = make_float4(acc[n][0], acc[n][1], acc[n][2], acc[n][3]);
     }
+    // Read before the barrier: behind it the copies of other warps take the tile's place.
+    uint4 latents[2 * MT];
+#pragma unroll
+    for (int i = 0; i < 2 * MT; ++i) latents[i] = (&tile.latents[0][0])[from_own + 32 * i];
     wait_for_batches_but<kStages - 2>();  // tile i + 1 is here
     __syncthreads();
 
@@ -872,9 +882,6 @@ __device__ __forceinline__ void attend(typename Shape<NB, MT, 1, kStages>::Share
         for (int n = 0; n < NB; ++n) mma(o[n][j], a0, a1, a2, a3, word(p[n], 2 * i), word(p[n], 2 * i + 1));
       }
     };
-    uint4 latents[2 * MT];  // of tile i
-#pragma unroll
-    for (int i = 0; i < 2 * MT; ++i) latents[i] = (&tile.latents[0][0])[from_own + 32 * i];
     output(0);
     float shrink[2] = {1.f, 1.f};
     if (__any_sync(~0u, grows)) {  // the maximum moves only when a score exceeds it by 2^kMaxLag
@@ -902,7 +909,7 @@ __device__ __forceinline__ void attend(typename Shape<NB, MT, 1, kStages>::Share
     reinterpret_cast<uint2*>(&sm.weights[buffer][0][0])[to_weights] = make_uint2(weights[0], weights[1]);
     if (lane < 2) *reinterpret_cast<float2*>(&sm.shrink[buffer][own_column]) = make_float2(shrink[0], shrink[1]);
     output(1);
-    // ---- this warp's latents of tile i for the next turn; then nobody needs the tile
+    // ---- this warp's latents of tile i for the next turn
 #pragma unroll
     for (int i = 0; i < MT; ++i)
 #pragma unroll
@@ -1154,7 +1161,8 @@ __device__ __forceinline__ void attend_warpgroups(typename Shape<NB, 4, 1, kStag
       for (int step = 0; step < 4; ++step) wgmma(o[0][i], o[1][i], o[2][i], o[3][i], f[step], p_matrices + step * (NB * 256 >> 4), 1);
       wgmma_end();
     }
-    // The tile before this one has not been needed since the first barrier above.
+    // The tile before this one has not been needed since the first barrier above; with the fence in `weigh` and the second one the copy
+    // engine may write there.
     if (pos > beg && pos + (kStages - 1) * kRows < end) {
       ask((turn.stage + kStages - 1) % kStages, number);
       number = __ldg(list + row_position(pos + kStages * kRows));
@@ -1811,12 +1819,13 @@ enum Code { kOk = 0, kNoDevice = 1, kHeads = 2, kNotPrepared = 3, kNoRoom = 4, k
 
 struct Variant {
   const void* function;
-  int nb, teams, threads, shared, wire;  // wire: bytes
+  int nb, teams, threads, shared, wire, stretches;  // wire: bytes
 };
 template <int NB, int MT, int G, int kStages>
 Variant variant() {
   using S = Shape<NB, MT, G, kStages>;
-  return Variant{(const void*)mla_decode<NB, MT, G, kStages>, NB, G, S::kAll, (int)sizeof(typename S::Shared), (int)sizeof(Wire<NB>)};
+  return Variant{(const void*)mla_decode<NB, MT, G, kStages>, NB, G, S::kAll, (int)sizeof(typename S::Shared), (int)sizeof(Wire<NB>),
+                 MergeCtas<NB, S::kAll>::kStretches};
 }
 struct Device {
   Variant one, one_batched, two, four;  // by the column blocks a pass
@@ -1850,7 +1859,10 @@ int prepare_device(int device) {
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   if (e != cudaSuccess) return code_of(e);
   // For tests: what a card with less shared memory uses, on one with more.
-  if (const char* kb = getenv("GLM5_MLA_SHARED_KB")) most_shared = atoi(kb) * 1024 < most_shared ? atoi(kb) * 1024 : most_shared;
+  if (const char* text = getenv("GLM5_MLA_SHARED_KB")) {
+    const int bytes = atoi(text) * 1024;
+    if (bytes < most_shared) most_shared = bytes;
+  }
   set_variants(d, most_shared);
   for (const Variant* v : {&d.one, &d.one_batched, &d.two, &d.four}) {
     e = cudaFuncSetAttribute(v->function, cudaFuncAttributeMaxDynamicSharedMemorySize, v->shared);
@@ -1867,11 +1879,11 @@ const Variant& choose(const Device& d, int blocks, int batch) {
   constexpr int kBatched = 4;
   return blocks <= 1 ? (batch < kBatched ? d.one : d.one_batched) : blocks == 2 ? d.two : d.four;
 }
-// Pieces everywhere, whatever the variant: between calls all of them are empty.
+// Words everywhere that are all ones while empty, as they are between calls, whatever the variant.
 struct Layout {
   size_t first, end;
   Layout(const Variant& v, int ctas) {
-    first = 2 * ctas * 2 * v.wire;
+    first = (size_t)2 * ctas * 2 * v.wire;
     end = first + (v.teams > 1 ? ctas * v.teams * sizeof(Piece) * kUnits * v.nb : 0);
   }
 };
@@ -1907,7 +1919,7 @@ int glm5_mla_decode(const Glm5MlaArgs* args, void* stream) {
   const Device& d = devices[device];
   const int blocks = args->max_q_len * args->heads / 8;
   const Variant& v = choose(d, blocks, args->batch);
-  const int ctas = args->ctas && (int)args->ctas < d.ctas ? args->ctas : d.ctas;
+  int ctas = args->ctas && (int)args->ctas < d.ctas ? args->ctas : d.ctas;
   Kernel k;
   k.a = *args;
   if (!k.a.align) k.a.align = 32;
@@ -1918,6 +1930,9 @@ int glm5_mla_decode(const Glm5MlaArgs* args, void* stream) {
   // A CTA within a request without rows of it would keep others waiting.
   if (k.a.align & (k.a.align - 1) || k.a.min_segment % k.a.align || k.a.min_portion < k.a.align) return kCut;
   k.passes = (blocks + v.nb - 1) / v.nb;
+  // With more CTAs some could have nothing to merge. Such a one waits for nobody, and would write where the pass before the last wrote,
+  // maybe before that is read.
+  if (k.passes > 2 && ctas > v.stretches) ctas = v.stretches;
   k.block_shift = 0;
   while ((8 << k.block_shift) < args->heads) ++k.block_shift;
   const Layout layout(v, d.ctas);
