@@ -40,9 +40,9 @@
 // cost (rows + segment_cost each), cut in equal portions, cuts near a request's end moved to it. A request inside one team
 // is written at once. Otherwise teams leave partial results in shared memory, where their CTA merges them; a request that
 // spans CTAs goes through global memory: each of its CTAs sends its partial in pieces and merges one slice of all. A CTA that has
-// a part of one such request and nothing else takes a short way there (`Lone`). What travels tells by itself whether it is there (see `Piece`, `Wire`), so
-// nobody counts arrivals and no fence is needed. All CTAs are resident (one an SM, cooperative launch), so the wait for a piece
-// ends; should it not, the launch fails after kSpinLimit polls.
+// a part of one such request and nothing else takes a short way there (`Lone`). What travels tells by itself whether it is there (see
+// `Piece`, `Wire`), so nobody counts arrivals and no fence is needed. All CTAs are resident (one an SM, cooperative launch), so the
+// wait for a piece ends; should it not, the launch fails after kSpinLimit polls.
 // The order of every sum is fixed: results are bit-identical from run to run.
 //
 // At small shapes a chain of latencies is all there is, and code that runs once a launch takes 4 to 8 cycles an instruction. So the
@@ -92,6 +92,10 @@ struct Kernel {  // by value in constant memory
   int block_shift;  // log2 of the column blocks a token has: heads / 8
   void* spanning;   // Wire<NB>[2: pass parity][cta][2: first, last request]: partials of requests that span CTAs
   Piece* first;     // [cta][team][NB][kUnits] partials of a team's first request, if the team goes on with others; none for one team
+
+  // Of a request's column block: its token among the request's, and its first head.
+  __device__ __forceinline__ int token_of(int block) const { return block >> block_shift; }
+  __device__ __forceinline__ int head_of(int block) const { return (block & ((1 << block_shift) - 1)) * 8; }
 };
 
 __device__ __forceinline__ uint32_t e4m3_low(uint32_t x) {
@@ -678,6 +682,29 @@ struct Segment {  // what a team takes of a request
   int token0, block0, blocks;
   int seen;  // rows that the request's first token sees; each later one sees one more
 };
+// Over the eight lanes with the same t: the rows that they hold of their columns.
+__device__ __forceinline__ float max_over_rows(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 4));
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 8));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 16));
+}
+__device__ __forceinline__ float sum_over_rows(float x) {
+  x += __shfl_xor_sync(~0u, x, 4);
+  x += __shfl_xor_sync(~0u, x, 8);
+  return x + __shfl_xor_sync(~0u, x, 16);
+}
+// Moves a column's maximum so that the score `top` weighs at most 2^kScoreBias, and what was summed up with it: l and values c, c + 2 of o.
+template <int N>
+__device__ __forceinline__ void raise_maximum(float top, float& m, float& l, float (&o)[N][4], int c) {
+  const float next = fmaxf(m, top - kScoreBias), shrink = m == next ? 1.f : exp2_approx(m - next);
+  m = next;
+  l *= shrink;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    o[i][c] *= shrink;
+    o[i][c + 2] *= shrink;
+  }
+}
 // Hides from the compiler how x comes about: it keeps x in a register, and does not compute it anew or ahead of time.
 template <class T>
 __device__ __forceinline__ T kept(T x) {
@@ -735,7 +762,7 @@ __device__ __forceinline__ void attend(typename Shape<NB, MT, 1, kStages>::Share
   uint32_t q[NB][kWords];
 #pragma unroll
   for (int n = 0; n < NB; ++n) {
-    const int block = segment.block0 + n, token = segment.token0 + (block >> k.block_shift), head = (block & ((1 << k.block_shift) - 1)) * 8 + g;
+    const int block = segment.block0 + n, token = segment.token0 + k.token_of(block), head = k.head_of(block) + g;
     const uint16_t* qn = a.q_nope + token * a.q_nope_token_stride + head * a.q_nope_head_stride + 128 * quarter + 16 * t;
     const uint16_t* qr = a.q_rope + token * a.q_rope_token_stride + head * a.q_rope_head_stride + 16 * quarter + 4 * t;
     const bool used = n < segment.blocks;
@@ -789,7 +816,7 @@ __device__ __forceinline__ void attend(typename Shape<NB, MT, 1, kStages>::Share
   // This warp's softmax: block own_n, columns 4 own_half + 2 tt + c, of which lane (g, ii, tt) has rows 16 ii + 8 h + g.
   const int own_n = warp >> 1, own_half = warp & 1, ii = lane >> 1 & 1, tt = lane & 1;
   const int own_column = 8 * own_n + 4 * own_half + 2 * tt, own_row = kept(16 * ii + g);
-  const int own_seen = min(end, segment.seen + ((segment.block0 + own_n) >> k.block_shift));
+  const int own_seen = min(end, segment.seen + k.token_of(segment.block0 + own_n));
   const int from_scores = kept(ii * kScores + own_n * 32 + score_slot(ii, g, 2 * own_half + tt));
   // Transposed, lane (4 ii + 2 tt + c, t) has rows 16 ii + 8 h + 2 t + 0, 1 of a column: they are of lane (column, t)'s fragment.
   const int to_weights = kept(2 * (32 * own_n + 16 * own_half + (lane & 15)) + (lane >> 4));
@@ -977,7 +1004,7 @@ __device__ __forceinline__ void attend_warpgroups(typename Shape<NB, 4, 1, kStag
 #pragma unroll
   for (int i = 0; i < NB; ++i) {
     const int column = NB * warp + i, n = column >> 3;
-    const int block = segment.block0 + n, token = segment.token0 + (block >> k.block_shift), head = (block & ((1 << k.block_shift) - 1)) * 8 + (column & 7);
+    const int block = segment.block0 + n, token = segment.token0 + k.token_of(block), head = k.head_of(block) + (column & 7);
     const uint16_t* qn = a.q_nope + token * a.q_nope_token_stride + head * a.q_nope_head_stride + 16 * lane;
     const uint16_t* qr = a.q_rope + token * a.q_rope_token_stride + head * a.q_rope_head_stride + 2 * lane;
     const bool used = n < segment.blocks;
@@ -1029,7 +1056,7 @@ __device__ __forceinline__ void attend_warpgroups(typename Shape<NB, 4, 1, kStag
   const int own_rope = own_row * kRow + kLatent + 16 * t + 8 * v, other_rope = other_row * kRow + kLatent + 16 * t + 8 * v;
   const int v_from = lane * kRow + 64 * warp;
   uint4* const to_weights = &sm.p[w][v][lane >> 3][lane & 7];
-  const bool masks_early = segment.seen + (segment.block0 >> k.block_shift) < end;
+  const bool masks_early = segment.seen + k.token_of(segment.block0) < end;
   auto f16_of = [](uint32_t (&f)[4], uint32_t own, uint32_t other) {
     f[0] = e4m3_low(own);
     f[1] = e4m3_low(other);
@@ -1066,9 +1093,8 @@ __device__ __forceinline__ void attend_warpgroups(typename Shape<NB, 4, 1, kStag
       wgmma_end();
     }
     wgmma_wait<0>();
-    float2* const half = &sm.half[warp][0][0];
 #pragma unroll
-    for (int n = 0; n < NB; ++n) half[32 * n + lane] = make_float2(acc[n][2], acc[n][3]);
+    for (int n = 0; n < NB; ++n) sm.half[warp][n][lane] = make_float2(acc[n][2], acc[n][3]);
     __syncthreads();
     // ---- weights of this warpgroup's half of the rows
     float s[NB][2];
@@ -1081,7 +1107,7 @@ __device__ __forceinline__ void attend_warpgroups(typename Shape<NB, 4, 1, kStag
     if (pos + kRows > end || masks_early) {
 #pragma unroll
       for (int n = 0; n < NB; ++n)
-        if (own_row >= min(end, segment.seen + ((segment.block0 + n) >> k.block_shift)) - pos) s[n][0] = s[n][1] = -INFINITY;
+        if (own_row >= min(end, segment.seen + k.token_of(segment.block0 + n)) - pos) s[n][0] = s[n][1] = -INFINITY;
     }
     bool grows = false;
 #pragma unroll
@@ -1107,10 +1133,7 @@ __device__ __forceinline__ void attend_warpgroups(typename Shape<NB, 4, 1, kStag
       for (int n = 0; n < NB; ++n)
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
-          float x = s[n][c];
-          x = fmaxf(x, __shfl_xor_sync(~0u, x, 4));
-          x = fmaxf(x, __shfl_xor_sync(~0u, x, 8));
-          x = fmaxf(x, __shfl_xor_sync(~0u, x, 16));
+          const float x = max_over_rows(s[n][c]);
           if (g == 0) sm.by_warp[warp][8 * n + 2 * t + c] = x;
         }
       __syncthreads();
@@ -1123,16 +1146,7 @@ __device__ __forceinline__ void attend_warpgroups(typename Shape<NB, 4, 1, kStag
           top = make_float2(fmaxf(top.x, x.x), fmaxf(top.y, x.y));
         }
 #pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          const float next = fmaxf(m[n][c], (c ? top.y : top.x) - kScoreBias), shrink = m[n][c] == next ? 1.f : exp2_approx(m[n][c] - next);
-          m[n][c] = next;
-          l[n][c] *= shrink;
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            o[n][i][c] *= shrink;
-            o[n][i][c + 2] *= shrink;
-          }
-        }
+        for (int c = 0; c < 2; ++c) raise_maximum(c ? top.y : top.x, m[n][c], l[n][c], o[n], c);
       }
       weigh();
       __syncthreads();
@@ -1174,10 +1188,7 @@ __device__ __forceinline__ void attend_warpgroups(typename Shape<NB, 4, 1, kStag
   for (int n = 0; n < NB; ++n)
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      float x = l[n][c];
-      x += __shfl_xor_sync(~0u, x, 4);
-      x += __shfl_xor_sync(~0u, x, 8);
-      x += __shfl_xor_sync(~0u, x, 16);
+      const float x = sum_over_rows(l[n][c]);
       if (g == 0) sm.by_warp[warp][8 * n + 2 * t + c] = x;
     }
   __syncthreads();
@@ -1281,10 +1292,11 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
     bool alone = G == 1, to_global = false;  // a CTA's only team shares a request with other CTAs alone
     if constexpr (kStages > 0) {
       const Segment segment{a.kv_indices + begin_ptr, beg, end, token0, block0, blocks, len - tokens + 1};
-      if constexpr (S::kWarpgroups) {
-        if (beg < end) attend_warpgroups<NB, kStages>(sm, k, segment, o, l, m, turn);
-      } else {
-        if (beg < end) attend<NB, MT, kStages>(sm, k, segment, o, l, m);
+      if (beg < end) {
+        if constexpr (S::kWarpgroups)
+          attend_warpgroups<NB, kStages>(sm, k, segment, o, l, m, turn);
+        else
+          attend<NB, MT, kStages>(sm, k, segment, o, l, m);
       }
     } else if (beg < end) {
       typename S::Team& sh = sm.team[team];
@@ -1340,7 +1352,7 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
       float q_inverse[S::kQInShared ? 1 : NB][2];
 #pragma unroll
       for (int n = 0; n < NB; ++n) {
-        const int block = block0 + n, token = token0 + (block >> k.block_shift), head = (block & ((1 << k.block_shift) - 1)) * 8 + g;
+        const int block = block0 + n, token = token0 + k.token_of(block), head = k.head_of(block) + g;
         uint4 raw[4], raw_rope[MT / 2];
         const bool used = n < blocks;
         const uint16_t* qn = a.q_nope + token * a.q_nope_token_stride + head * a.q_nope_head_stride + 128 * warp + 16 * t;
@@ -1411,7 +1423,7 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
         if (beg == cta_beg) sm.lone = Lone{cut.first_cta(cost), cut.last_cta(cost, len), Target{token0, blocks}};
       }
       // Column n * 8 + .. sees rows before limit(n): all of them, but for the newest tokens of a longer query.
-      auto limit = [&](int n) { return len - tokens + 1 + ((block0 + n) >> k.block_shift); };
+      auto limit = [&](int n) { return len - tokens + 1 + k.token_of(block0 + n); };
       const bool masks_early = limit(0) < end;  // some row of this segment is hidden from some column
 #pragma unroll 1
       for (int pos = beg; pos < end; pos += kRows) {
@@ -1540,20 +1552,7 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
 #pragma unroll
           for (int n = 0; n < NB; ++n)
 #pragma unroll
-            for (int c = 0; c < 2; ++c) {
-              float x = top[n][c];
-              x = fmaxf(x, __shfl_xor_sync(~0u, x, 4));
-              x = fmaxf(x, __shfl_xor_sync(~0u, x, 8));
-              x = fmaxf(x, __shfl_xor_sync(~0u, x, 16));
-              const float next = fmaxf(m[n][c], x - kScoreBias), shrink = m[n][c] == next ? 1.f : exp2_approx(m[n][c] - next);
-              m[n][c] = next;
-              l[n][c] *= shrink;
-#pragma unroll
-              for (int i = 0; i < 8; ++i) {
-                o[n][i][c] *= shrink;
-                o[n][i][c + 2] *= shrink;
-              }
-            }
+            for (int c = 0; c < 2; ++c) raise_maximum(max_over_rows(top[n][c]), m[n][c], l[n][c], o[n], c);
         }
         uint32_t p[NB][MT][2];
 #pragma unroll
@@ -1595,11 +1594,7 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
 #pragma unroll
       for (int n = 0; n < NB; ++n)
 #pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          l[n][c] += __shfl_xor_sync(~0u, l[n][c], 4);
-          l[n][c] += __shfl_xor_sync(~0u, l[n][c], 8);
-          l[n][c] += __shfl_xor_sync(~0u, l[n][c], 16);
-        }
+        for (int c = 0; c < 2; ++c) l[n][c] = sum_over_rows(l[n][c]);
     }
 
     // ---- where this segment goes. o[n][4 c + j]: columns 2 t, 2 t + 1 and the warp's latents 64 c + 16 (g / 2) + 4 j + 2 (g % 2) + 0, 1
@@ -1607,7 +1602,7 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
 #pragma unroll
       for (int n = 0; n < NB; ++n) {
         if (n >= blocks) break;
-        const int block = block0 + n, token = token0 + (block >> k.block_shift), head = (block & ((1 << k.block_shift) - 1)) * 8 + 2 * t;
+        const int block = block0 + n, token = token0 + k.token_of(block), head = k.head_of(block) + 2 * t;
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           const float scale = normalizer(l[n][c], a.out_scale);
