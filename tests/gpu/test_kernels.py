@@ -241,7 +241,7 @@ def test_bad_input_is_refused_by_name(make, spoil):
 
 def test_a_cut_that_could_leave_a_thread_block_without_rows_is_refused():
     skip_without("cuda", 8)
-    kernel = CudaMlaDecode(torch.device("cuda"), 8, Cut(align=64, min_segment=64))
+    kernel = CudaMlaDecode(torch.device("cuda"), 8, Cut(align=128, min_segment=128))
     with pytest.raises(CudaKernelError, match="min_portion not below"):
         run(kernel, batch([1000], [1], 8), pool())
 

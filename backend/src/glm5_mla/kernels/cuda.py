@@ -22,8 +22,6 @@ class Cut:
     """Thread blocks in the grid, one an SM at most."""
     min_portion: int = 0
     """Least cost of a block's range: its rows plus `segment_cost` for each request; not below `align`."""
-    min_share: int = 0
-    """Least cost of the range of one of a block's teams of four warps, where it has such."""
     segment_cost: int = 0
     """What a further request costs a block, in rows."""
     align: int = 0
@@ -124,7 +122,6 @@ class CudaMlaDecode:
             out_scale=kv_scale,
             ctas=self._cut.ctas,
             min_portion=self._cut.min_portion,
-            min_share=self._cut.min_share,
             segment_cost=self._cut.segment_cost,
             align=self._cut.align,
             min_segment=self._cut.min_segment,

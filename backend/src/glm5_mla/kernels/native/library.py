@@ -7,7 +7,7 @@ import functools
 import os
 from pathlib import Path
 
-ABI = 2
+ABI = 3
 LIBRARY = Path(__file__).with_name("libglm5_mla.so")
 
 
@@ -36,7 +36,6 @@ class Args(ctypes.Structure):
         ("out_scale", ctypes.c_float),
         ("ctas", ctypes.c_uint32),
         ("min_portion", ctypes.c_uint32),
-        ("min_share", ctypes.c_uint32),
         ("segment_cost", ctypes.c_uint32),
         ("align", ctypes.c_uint32),
         ("min_segment", ctypes.c_uint32),

@@ -7,46 +7,39 @@
 // of the matrix unit's work is padding. Hence the operands are swapped: 16 KV rows are the M of mma.m16n8k16 and 8 columns
 // (query token, head) its N. Nothing is padded at 8 heads.
 //
-// Tiling. One CTA an SM; its teams of warps walk contiguous ranges of rows in tiles of 16 MT rows. For one or two column blocks
-// (NB) a team has 4 warps, whose rows are not staged: a warp owns 128 of the 512 latents of every row (and a quarter of the rotary
-// part) in both products, so a row's bytes go from global memory straight into the registers of the one warp that uses them:
-//   S^T (rows x columns)   partial sums over the warp's own latents. A fragments are the loaded bytes as they lie: the k
-//                          order is free as long as Q's is the same. The four warps' sums meet in shared memory, with one
-//                          barrier a tile; every warp then does the same softmax on the total.
-//   O^T (latents x columns) += V^T P^T for the warp's own latents. V^T fragments come from the same registers through
-//                          movmatrix (transposes 8x8 pairs of bytes inside the warp) and one byte permutation.
-// The next tile's latents are asked for when the tile begins and waited for when it ends, one batch at a time: a warp has
-// few scoreboards, so with two batches on their way the wait for the older one was seen to include the newer one.
+// Tiling. One CTA an SM, whose 8 warps walk contiguous ranges of rows in tiles of 64 that lie in a ring in shared memory, copied as whole rows.
+// Each product is shared out over the warps in the way that suits it, and so is the softmax between them:
+//   S^T (rows x columns)      A fragments are a row's bytes as they lie: the k order is free as long as Q's is the same.
+//   O^T (latents x columns)   += V^T P^T, 64 latents a warp. V^T fragments come through ldmatrix.trans (transposes 8x8 pairs of bytes) and one
+//                             byte permutation.
+// One or two column blocks (`attend_ring`): mma, rows by bulk copies that four more warps ask for. A warp that asks is held up while the copy engine
+// has no room, so it must have nothing else to do. Each row is asked for by itself; the engine takes one in 14 cycles at best and 22 to 28 while rows
+// come from memory.
+// Four column blocks have four times the work a byte: on SM90 wgmma (`attend_warpgroups`; it takes 16 cycles for 64 x N x 16 even where N is 8, so that
+// it gains nothing with fewer blocks), elsewhere mma and cp.async in tiles of 32 (`attend_cp_async`). There is no register for warps that copy: a
+// ninth warp on an SM lowers a thread's most from 255 to 168.
 //
-// Four column blocks have four times the work a byte, and what every warp of such a team would do for itself (the whole
-// softmax; scores of all columns) would be most of it. There one team of 8 warps is the CTA, rows are copied to a ring in shared
-// memory, and each product is shared out in the way that suits it: on SM90 with wgmma and bulk copies, tiles of 64 rows
-// (`attend_warpgroups`); elsewhere with mma and cp.async, tiles of 32 (`attend`). wgmma takes 16 cycles for 64 x N x 16 even where N is
-// 8, so that it gains nothing with fewer blocks.
+// Numbers. e4m3 -> f16 is exact; q is scaled by a power of two per column and rounded to f16; P is kept as f16(2^(s - m + 11)): with a running
+// maximum that may lag by 2^4 it stays below 65504, and weights down to 2^-25 of the largest keep full precision. Sums are float32.
 //
-// Numbers. e4m3 -> f16 is exact; q is scaled by a power of two per column (and warp, in a team of 4) and rounded to f16; P is kept as
-// f16(2^(s - m + 11)): with a running maximum that may lag by 2^4 it stays below 65504, and weights down to 2^-25 of the
-// largest keep full precision. Sums are float32.
+// Budget a thread in 32-bit registers. Ring: O 16 NB, Q 36 (NB = 1; in shared memory otherwise), scores 16, fragments in work 32, in 168. Shared
+// memory: 37 KB a tile (3 tiles, 4 for NB = 2), Q 9 KB NB, P 2 NB, scores 2 NB, the last merge 4. cp.async: O 64, Q 72, row bytes 32, scores 16, P 16, and
+// what the scores need at a time, in 255; shared memory: 18.5 KB a tile (3 tiles), scores or the last merge 32, P 4. wgmma: O 64, scores 16, fragments of
+// A 64 to 72, P and column factors 32, in 255; shared memory: 37 KB a tile (4 tiles), Q 37, P 4, scores 8, the last merge 12. What SM120 uses fits its
+// 99 KB: a ring of two tiles for one column block, cp.async for more.
 //
-// Budget a thread in 32-bit registers, teams of 4 warps: O 32 NB, row bytes 2 * 16 MT (in work and on their way) + rotary 2 MT,
-// Q 16 + 2 MT (NB = 1; in shared memory otherwise), scores 4 MT NB to 8 MT NB. NB = 1: 168 registers, 3 teams of MT = 2, or 255 and
-// 2 teams of MT = 4: 55 or 73 KB of rows on their way an SM, where 4 TB/s and a latency of 1 us need 30. Shared memory a
-// team: the exchange of scores (4 KB MT NB) or, later in the same place, the result (16 KB NB). The team of 8 warps: O 64, Q 72,
-// row bytes 32, scores 16, P 16, and what the scores need at a time, in 255. Shared memory: 18.5 KB a tile of the ring (3 tiles), scores
-// or the last merge 32, P 4. With wgmma: O 64, scores 16, fragments of A 64 to 72, P and column factors 32, in 255; shared memory:
-// 37 KB a tile of the ring (4 tiles), Q 37, P 4, scores 8, the last merge 12. The variants that SM120 uses fit its 99 KB.
+// What bounds a tile, in cycles an SM: 1,980 to bring its 64 rows from memory; for one column block 830 of conversions and permutations and 610 of mma in
+// each of four schedulers, 830 of shared memory (a row is written once and read twice).
 //
-// Split-KV. No host plan and no host read: each team computes its range from kv_indptr. Requests are laid on one line of
-// cost (rows + segment_cost each), cut in equal portions, cuts near a request's end moved to it. A request inside one team
-// is written at once. Otherwise teams leave partial results in shared memory, where their CTA merges them; a request that
-// spans CTAs goes through global memory: each of its CTAs sends its partial in pieces and merges one slice of all. A CTA that has
-// a part of one such request and nothing else takes a short way there (`Lone`). What travels tells by itself whether it is there (see
-// `Piece`, `Wire`), so nobody counts arrivals and no fence is needed. All CTAs are resident (one an SM, cooperative launch), so the
-// wait for a piece ends; should it not, the launch fails after kSpinLimit polls.
+// Split-KV. No host plan and no host read: each CTA computes its range from kv_indptr. Requests are laid on one line of cost (rows + segment_cost each),
+// cut in equal portions, cuts near a request's end moved to it. A request inside one CTA is written at once. One that spans CTAs goes through global
+// memory: each of its CTAs sends its partial in pieces and merges one slice of all. What travels tells by itself whether it is there (see `Piece`,
+// `Wire`), so nobody counts arrivals and no fence is needed. All CTAs are resident (one an SM, cooperative launch), so the wait for a piece ends; should
+// it not, the launch fails after kSpinLimit polls.
 // The order of every sum is fixed: results are bit-identical from run to run.
 //
-// At small shapes a chain of latencies is all there is, and code that runs once a launch takes 4 to 8 cycles an instruction. So the
-// common case has a short way through the merges (`Lone`), and what does not depend on rows is worked out while they are awaited.
+// At small shapes a chain of latencies is all there is, and code that runs once a launch takes 4 to 8 cycles an instruction: what does not depend on rows
+// is worked out while they are awaited.
 #include <cuda_runtime.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -56,7 +49,8 @@
 namespace {
 
 constexpr int kLatent = 512, kRowBytes = 576;
-constexpr int kWarps = 4, kThreads = 32 * kWarps;  // of a team whose rows go through registers
+constexpr int kWarps = 8, kThreads = 32 * kWarps;  // that compute, of a CTA
+constexpr int kGroups = 32 / kWarps;               // of 16 latents that a warp owns of the output
 constexpr float kScoreBias = 11.f;  // P = 2^(s - m + bias)
 constexpr float kMaxLag = 4.f;      // the running maximum may lag behind the true one by this many powers of two
 constexpr int kUnits = 2048;               // pieces a column block: two latents of a column each, in fragment order
@@ -91,7 +85,6 @@ struct Kernel {  // by value in constant memory
   int passes;       // over the query's column blocks, NB at a time
   int block_shift;  // log2 of the column blocks a token has: heads / 8
   void* spanning;   // Wire<NB>[2: pass parity][cta][2: first, last request]: partials of requests that span CTAs
-  Piece* first;     // [cta][team][NB][kUnits] partials of a team's first request, if the team goes on with others; none for one team
 
   // Of a request's column block: its token among the request's, and its first head.
   __device__ __forceinline__ int token_of(int block) const { return block >> block_shift; }
@@ -171,24 +164,6 @@ __device__ __forceinline__ uint32_t receive(const uint32_t* from) {
   asm volatile("ld.relaxed.gpu.global.b32 %0,[%1];" : "=r"(v) : "l"(from) : "memory");
   return v;
 }
-// Row bytes are read once: past L1. Volatile keeps the loads where they are written, well before their use.
-__device__ __forceinline__ void load_row16_pair(const uint8_t* p, uint4& v, uint4& w) {  // at p and p + 64
-  asm volatile(
-      "ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3},[%8];\n\t"
-      "ld.global.nc.L1::no_allocate.v4.u32 {%4,%5,%6,%7},[%8+64];"
-      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w), "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
-      : "l"(p));
-}
-__device__ __forceinline__ uint4 load_row16(const uint8_t* p) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3},[%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-  return v;
-}
-__device__ __forceinline__ uint2 load_row8(const uint8_t* p) {
-  uint2 v;
-  asm volatile("ld.global.nc.v2.u32 {%0,%1},[%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
-  return v;
-}
 __device__ __forceinline__ int load_here(const int32_t* p) {  // not moved behind a branch
   int v;
   asm volatile("ld.relaxed.cta.global.s32 %0,[%1];" : "=r"(v) : "l"(p) : "memory");
@@ -208,13 +183,14 @@ struct Turn {  // of a ring: a stage, and the phase of its mbarrier
   int stage = 0;
   unsigned phase = 0;
 };
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)  // ---- what `attend_warpgroups` needs
+// ---- bulk copies, by the copy engine, and mbarriers
 template <int N>
 __device__ __forceinline__ void init_mbarriers(uint64_t (&bars)[N], int arrivals) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("mbarrier.init.shared::cta.b64 [%0],%1;" ::"r"(in_shared(bars + i)), "r"(arrivals) : "memory");
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
+// Copies then see what is initialized.
+__device__ __forceinline__ void mbarriers_to_copies() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 // A whole row into shared memory, by the copy engine; `full` counts its bytes.
 __device__ __forceinline__ void copy_row(void* to, const uint8_t* from, uint64_t* full) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(in_shared(to)), "l"(from), "n"(kRowBytes),
@@ -224,6 +200,7 @@ __device__ __forceinline__ void copy_row(void* to, const uint8_t* from, uint64_t
 __device__ __forceinline__ void arrive_expecting(uint64_t* at, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(in_shared(at)), "r"(bytes) : "memory");
 }
+__device__ __forceinline__ void arrive(uint64_t* at) { asm volatile("mbarrier.arrive.shared::cta.b64 _,[%0];" ::"r"(in_shared(at)) : "memory"); }
 __device__ __forceinline__ void await(uint64_t* at, unsigned phase) {  // written as one loop: the compiler's own cost 100 cycles a tile
   asm volatile(
       "{.reg .pred p; .reg .u32 n; mov.u32 n,0;\n"
@@ -237,15 +214,16 @@ __device__ __forceinline__ void load_transposed(uint32_t (&r)[4], const void* ro
                : "r"(in_shared(row))
                : "memory");
 }
-__device__ __forceinline__ void store_transposed(void* row, const uint32_t (&r)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0],{%1,%2,%3,%4};" ::"r"(in_shared(row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-               : "memory");
-}
 __device__ __forceinline__ void turn_on(Turn& turn, int stages) {
   if (++turn.stage == stages) {
     turn.stage = 0;
     turn.phase ^= 1;
   }
+}
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)  // ---- wgmma
+__device__ __forceinline__ void store_transposed(void* row, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0],{%1,%2,%3,%4};" ::"r"(in_shared(row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
 }
 // What this thread stored in shared memory becomes visible to wgmma, once a barrier has been passed.
 __device__ __forceinline__ void shared_to_wgmma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -272,9 +250,24 @@ __device__ __forceinline__ uint64_t core_matrices(const void* at, uint32_t next_
   return (uint64_t)((in_shared(at) & 0x3ffff) >> 4) | (uint64_t)(next_k >> 4) << 16 | (uint64_t)(128 >> 4) << 32;
 }
 #endif
-__device__ __forceinline__ void team_barrier(int team) { asm volatile("bar.sync %0,%1;" ::"r"(team + 1), "n"(kThreads) : "memory"); }
+// True in one lane. The compiler knows that it is one: of what needs uniform registers, as bulk copies do, it makes no loop over lanes.
+__device__ __forceinline__ bool elected() {
+  int r;
+  asm volatile("{.reg .pred p; elect.sync _|p,0xffffffff; selp.b32 %0,1,0,p;}" : "=r"(r));
+  return r;
+}
+// Of the threads that compute.
+__device__ __forceinline__ void cta_barrier() { asm volatile("bar.sync 0,%0;" ::"n"(kThreads) : "memory"); }
+__device__ __forceinline__ bool cta_barrier_or(bool x) {
+  int r;
+  asm volatile("{.reg .pred p,q; setp.ne.b32 p,%2,0; barrier.cta.red.or.pred q,0,%1,p; selp.b32 %0,1,0,q;}" : "=r"(r) : "n"(kThreads), "r"((int)x) : "memory");
+  return r;
+}
+__device__ __forceinline__ void pair_barrier(int pair) { asm volatile("bar.sync %0,64;" ::"r"(pair + 1) : "memory"); }  // of two warps
 __device__ __forceinline__ uint32_t word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
-__device__ __forceinline__ uint32_t word(const uint2& v, int i) { return i == 0 ? v.x : v.y; }
+
+// The quotient of small numbers, rounded down; half a unit keeps the approximation on the right side.
+__device__ __forceinline__ int divide(int x, int y) { return (int)__fdividef(x + 0.5f, (float)y); }
 
 // ---- The cut of the batch into ranges. Positions on the line of cost; see the top of the file.
 struct Cut {
@@ -287,7 +280,7 @@ struct Cut {
     return min(begin + segment_cost + max(len + 1 - min(len + 1, min_segment), min_segment), total);
   }
   __device__ __forceinline__ int offset(unsigned x, unsigned begin) const {  // rows of the request before the cut x
-    return x < first_inner(begin) ? 0 : (int)((x - begin - segment_cost) & ~(align - 1));
+    return x < first_inner(begin) ? 0 : (int)((x - begin - segment_cost + align / 2) & ~(align - 1));
   }
   __device__ __forceinline__ int cta_of(unsigned x) const { return (int)(min(x, total - 1) / portion); }
   __device__ __forceinline__ int first_cta(unsigned begin) const { return cta_of(first_inner(begin) - 1); }
@@ -295,12 +288,6 @@ struct Cut {
 };
 
 // ---- Merging partial results: o relative to 2^m, l the sum of weights. Finished ones are (o / l, lse): m = lse, l = 1.
-// A team's partials: its first request, if that began in an earlier range; its last, if that begins here and goes on.
-constexpr int kGoesOn = 1;       // the first request goes through the whole range
-constexpr int kFlushed = 2;      // the first's partial is in `Kernel::first`
-constexpr int kFirstInSlot = 4;  // the first's / last's partial is in `Kernel::spanning` already
-constexpr int kLastInSlot = 8;
-
 template <int P>
 struct __align__(16) Partial {  // of P pairs of latents
   float2 o[P];
@@ -359,86 +346,72 @@ __device__ __forceinline__ float natural(float lse) { return lse * 0.69314718056
 struct Target {  // of a request: where its tokens begin and how many column blocks this pass has of them
   int token0, blocks;
 };
-// A request that spans CTAs and is all that this CTA works on: the common case with few requests. What its merge needs is worked
-// out while the team waits for its first rows.
-enum Parts { kNone, kInSlot, kInTeams };  // of it: this team has none; all, in `Kernel::spanning`; some, and other teams have too
-struct __align__(16) Lone {
-  int first_cta, last_cta;
-  Target to;
+struct Members {  // the CTAs that share a request; none if last < first
+  int first, last;
+};
+// Of a CTA: [0] a request that began in an earlier range, [1] one that goes on in a later.
+struct Sharing {
+  Members members;
+  Target target;
 };
 
-// NB column blocks of 8; tiles of 16 MT rows; G teams a CTA. kStages > 0: one team of 8 warps, with a ring of as many tiles in
-// shared memory, `attend` for MT = 2, `attend_warpgroups` for 4; 0: teams of 4 warps, whose rows go through registers.
-template <int NB, int MT, int G, int kStages>
+// The ways over a segment's rows, for NB column blocks of 8 a pass, with a ring of kStages tiles in shared memory.
+enum Way { kRing, kWarpgroups, kCpAsync };  // `attend_ring`, `attend_warpgroups`, `attend_cp_async`
+template <int NB, Way way, int kStages>
 struct Shape {
-  static_assert(NB == 4 && MT == 2 && G == 1 && kStages >= 2, "the work on a tile is shared out for these");
-  static constexpr int kTeamWarps = 8, kAll = 32 * kTeamWarps;  // of a team; threads of a CTA
-  static constexpr bool kWarpgroups = false;
-  static constexpr int kOwned = MT * 2 * 32;                     // pieces of 16 latents that a warp owns of a tile
+  static_assert(way == kRing);
+  static constexpr int kRows = 64, kCopyWarps = 4;  // of a tile; besides those that compute
+  static constexpr bool kQInRegisters = NB == 1;
+  static constexpr int kRow = kRowBytes + 16;  // in the ring: rows spread over the banks
+  struct Shared {
+    __align__(128) uint8_t ring[kStages][kRows][kRow];
+    uint4 q[2][NB][9][32];          // fragments, by half of the latents; two k steps each
+    uint2 p[2][4][NB][32];          // weights of a tile as fragments, by row block; double buffered
+    float2 half[kWarps][NB][32];    // scores for the pair's other warp to add
+    float by_warp[kWarps][8 * NB];  // maxima of a column's scores
+    float factor[8 * NB];           // of a column's scores
+    uint64_t full[kStages], empty[kStages];
+    Sharing sharing[2];
+    Partial<Wire<NB>::kPairs> reduce[kThreads];
+  };
+};
+template <int kStages>
+struct Shape<4, kWarpgroups, kStages> {
+  static constexpr int NB = 4, kRows = 64, kCopyWarps = 0;
+  static constexpr int kRow = kRowBytes + 16;
+  static constexpr int kQStep = NB * 256 + 16;  // bytes of a k step of Q, spread likewise
+  struct Shared {
+    __align__(128) uint8_t ring[kStages][kRows][kRow];
+    __align__(16) uint8_t q[36 * kQStep];
+    uint4 p[4][2][NB][8];           // by k step of 16 rows, half of it, column block, column: 8 rows
+    float2 half[kWarps][NB][32];    // scores for the other warpgroup to add
+    float by_warp[kWarps][8 * NB];  // maxima or sums of a column's weights
+    float factor[8 * NB];           // of a column's scores
+    uint64_t full[kStages];
+    Sharing sharing[2];
+    Partial<Wire<NB>::kPairs> reduce[kThreads];
+  };
+};
+template <int kStages>
+struct Shape<4, kCpAsync, kStages> {
+  static constexpr int NB = 4, kRows = 32, kCopyWarps = 0;
+  static constexpr int kOwned = 4 * kRows;  // pieces of 16 latents that a warp owns of a tile
   struct Tile {
-    uint4 latents[kTeamWarps][kOwned + 4];  // each lane's own 16 of a row's, by owning warp; 64 bytes between warps' spread a row over the banks
-    uint4 rope[4][16 * MT];                // by k step and row, see `rope_slot`
+    uint4 latents[kWarps][kOwned + 4];  // each lane's own 16 of a row's, by owning warp; 64 bytes between warps' spread a row over the banks
+    uint4 rope[4][kRows];               // by k step and row, see `rope_slot`
   };
   struct Shared {
     union {
-      float4 scores[2][kTeamWarps][NB][32];  // partial ones; this and the next two double buffered
-      Partial<Wire<NB>::kPairs> reduce[kAll];
+      float4 scores[2][kWarps][NB][32];  // partial ones; this and the next two double buffered
+      Partial<Wire<NB>::kPairs> reduce[kThreads];
     };
-    uint4 weights[2][NB][32];              // P, as the fragments that a lane needs of a tile
-    float shrink[2][8 * NB];               // what a column's earlier weights are to be multiplied by
-    uint32_t largest[8 * NB][4];           // of |q|, by column and quarter of the latents
-    float2 sums[8 * NB];                   // m and l of a column when the segment ends
+    uint4 weights[2][NB][32];     // P, as the fragments that a lane needs of a tile
+    float shrink[2][8 * NB];      // what a column's earlier weights are to be multiplied by
+    uint32_t largest[8 * NB][4];  // of |q|, by column and quarter of the latents
+    float2 sums[8 * NB];          // m and l of a column when the segment ends
+    Sharing sharing[2];
     Tile ring[kStages];
   };
-};
-template <int NB, int kStages>
-struct Shape<NB, 4, 1, kStages> {  // two warpgroups: `attend_warpgroups`
-  static_assert(NB == 4);
-  static constexpr int kTeamWarps = 8, kAll = 32 * kTeamWarps;
-  static constexpr bool kWarpgroups = true;
-  static constexpr int kRow = kRowBytes + 16;   // in the ring: rows spread over the banks
-  static constexpr int kQStep = NB * 256 + 16;  // bytes of a k step of Q, likewise
-  struct Shared {
-    __align__(128) uint8_t ring[kStages][64][kRow];
-    __align__(16) uint8_t q[36 * kQStep];
-    uint4 p[4][2][NB][8];               // by k step of 16 rows, half of it, column block, column: 8 rows
-    float2 half[kTeamWarps][NB][32];    // scores for the other warpgroup to add
-    float by_warp[kTeamWarps][8 * NB];  // maxima or sums of a column's weights
-    float factor[8 * NB];               // of a column's scores
-    uint64_t full[kStages];
-    Partial<Wire<NB>::kPairs> reduce[kAll];
-  };
-};
-template <int NB, int MT, int G>
-struct Shape<NB, MT, G, 0> {
-  static constexpr int kTeamWarps = kWarps, kAll = kThreads * G;
-  static constexpr bool kWarpgroups = false;
-  static constexpr bool kQInShared = NB > 1;
-  struct Scores {
-    float4 s[2][kWarps][NB * MT][32];                                       // partial scores, double buffered
-    uint4 q[kQInShared ? kWarps : 1][NB][kQInShared ? 4 + MT / 2 : 1][32];  // Q fragments, two k steps each
-    float q_inverse[kQInShared ? kWarps : 1][NB][8];  // a column's score factor
-  };
-  struct Result {
-    float2 o[NB][kUnits];
-    float lse[NB][8];
-  };
-  union Team {
-    Scores scores;
-    Result result;
-  };
-  struct Shared {
-    Team team[G];
-    int4 desc[G];
-    Lone lone;  // if there is one: see `parts`
-    __align__(16) int parts[4];  // `Parts`, by team
-    Partial<Wire<NB>::kPairs> reduce[kAll];
-  };
-};
-
-template <int MT>
-struct Rows {  // a tile's bytes as this lane holds them: rows 16 i + 8 h + g
-  uint4 kv[MT][2][2];
 };
 
 struct Output {
@@ -446,7 +419,7 @@ struct Output {
   float* lse;
   int heads, block_shift, block0;
   float out_scale;
-  bool straight;  // where o's latents lie: as `attend_warpgroups` leaves them
+  bool straight;  // where o's latents lie
 
   __device__ __forceinline__ void write(const Target& to, int n, int unit, float2 o, float m, float l) const {
     if (n >= to.blocks) return;
@@ -459,13 +432,10 @@ struct Output {
     if (lse && latent == 0) lse[row] = natural(lse_of(m, l));
   }
 };
-struct Members {  // the CTAs that share a request; none if last < first
-  int first, last;
-};
 
 // Merges over CTAs what this one, `me`, shares with others: one slice of each of two requests. All loops and waits are those of
 // whole warps: divergent ones were seen to cost the loop over rows its registers.
-template <int NB, int kAll>
+template <int NB>
 struct MergeCtas {
   static constexpr int kPairs = Wire<NB>::kPairs, kPieces = Wire<NB>::kPieces, kStretches = NB * kPieces / 16;
   static constexpr int kUnitsAhead = 2;
@@ -480,8 +450,6 @@ struct MergeCtas {
   const Output output;
   int units = 0, both = 0;  // of the slice of `one`; of both slices
 
-  // The quotient of small numbers, rounded down; half a unit keeps the approximation on the right side.
-  static __device__ __forceinline__ int divide(int x, int y) { return (int)__fdividef(x + 0.5f, (float)y); }
   // Member number `me` of those takes every members-th stretch of 16 units.
   __device__ __forceinline__ int units_of(const Members& m) const {
     const int n = m.last - m.first + 1;
@@ -579,14 +547,14 @@ struct MergeCtas {
     both = units + units_of(two);
     if (both == 0) return;  // more members than stretches
     const int longest = max(one.last - one.first, two.last - two.first) + 1;
-    if (both > kAll) {
+    if (both > kThreads) {
 #pragma unroll 1
-      for (int base = 0; base < both; base += kUnitsAhead * kAll) {
+      for (int base = 0; base < both; base += kUnitsAhead * kThreads) {
         Unit own[kUnitsAhead];
         Sum x[kUnitsAhead];
 #pragma unroll
         for (int u = 0; u < kUnitsAhead; ++u) {
-          const int flat = base + u * kAll + threadIdx.x;
+          const int flat = base + u * kThreads + threadIdx.x;
           own[u] = unit_of(flat, flat < both);
         }
         merge_members<kUnitsAhead, 6>(x, own, 0, 1, longest);
@@ -599,13 +567,13 @@ struct MergeCtas {
       return;
     }
     // `parts` threads share a unit and each takes every parts-th member. Then four lanes share the parts.
-    const int parts = divide(kAll, both), part = divide(threadIdx.x, both), flat = threadIdx.x - part * both;
+    const int parts = divide(kThreads, both), part = divide(threadIdx.x, both), flat = threadIdx.x - part * both;
     const Unit own[1] = {unit_of(flat, part < parts)};
     Sum x[1];
-    merge_members<1, kMostAtOnce * 16 / kAll>(x, own, part, parts, longest);
+    merge_members<1, kMostAtOnce * 16 / kThreads>(x, own, part, parts, longest);
     if (parts > 1) {
       reduce[threadIdx.x] = x[0];
-      __syncthreads();
+      cta_barrier();
     }
     if (parts < 4) {
 #pragma unroll 1
@@ -613,9 +581,9 @@ struct MergeCtas {
       if (part == 0) write(own[0], x[0]);
     } else if (threadIdx.x < 4 * both) {  // whole warps: both is a multiple of 16
       const int lane_part = threadIdx.x & 3, mine = threadIdx.x >> 2;
-      Sum y[kAll / 16 / 4];  // both >= 16, so parts <= kAll / 16
+      Sum y[kThreads / 16 / 4];  // both >= 16, so parts <= kThreads / 16
 #pragma unroll
-      for (int j = 0; j < kAll / 16 / 4; ++j) {
+      for (int j = 0; j < kThreads / 16 / 4; ++j) {
         const int p = lane_part + 4 * j;
         y[j] = nothing<kPairs>(-INFINITY);
         if (p < parts) y[j] = reduce[mine + p * both];
@@ -639,44 +607,7 @@ struct MergeCtas {
   }
 };
 
-// Merges what the teams with has[i] left in shared memory of column block n, and sends it to where CTAs look for it.
-template <typename Team, int G>
-__device__ __forceinline__ void send_merged(const Team (&team)[G], const bool (&has)[G], int n, Piece* slot) {
-  constexpr int kAll = kThreads * G, kPer = (kUnits + kAll - 1) / kAll;
-  const int column = column_of(threadIdx.x);  // the same for all units of the thread
-  const auto is_unit = [](int u) { return (u + 1) * kAll <= kUnits || threadIdx.x + u * kAll < kUnits; };
-  float w[G], lse[G], largest = -INFINITY, l = 0.f;
-  float2 o[kPer][G];
-#pragma unroll
-  for (int i = 0; i < G; ++i) lse[i] = has[i] ? team[i].result.lse[n][column] : -INFINITY;
-#pragma unroll
-  for (int u = 0; u < kPer; ++u)
-#pragma unroll
-    for (int i = 0; i < G; ++i)
-      o[u][i] = has[i] && is_unit(u) ? team[i].result.o[n][threadIdx.x + u * kAll] : make_float2(0.f, 0.f);
-#pragma unroll
-  for (int i = 0; i < G; ++i) largest = fmaxf(largest, lse[i]);
-#pragma unroll
-  for (int i = 0; i < G; ++i) {
-    w[i] = weight(lse[i], largest);
-    l += w[i];
-  }
-  const float scale = __fdividef(1.f, l), common = lse_of(largest, l);
-#pragma unroll
-  for (int i = 0; i < G; ++i) w[i] *= scale;
-#pragma unroll
-  for (int u = 0; u < kPer; ++u) {
-    float2 x = make_float2(0.f, 0.f);
-#pragma unroll
-    for (int i = 0; i < G; ++i) {
-      x.x += w[i] * o[u][i].x;
-      x.y += w[i] * o[u][i].y;
-    }
-    if (is_unit(u)) send(slot + threadIdx.x + u * kAll, piece_bits(x, common));
-  }
-}
-
-struct Segment {  // what a team takes of a request
+struct Segment {  // what a CTA takes of a request
   const int* list;  // the request's row numbers
   int beg, end;
   int token0, block0, blocks;
@@ -688,11 +619,13 @@ __device__ __forceinline__ float max_over_rows(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 8));
   return fmaxf(x, __shfl_xor_sync(~0u, x, 16));
 }
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 __device__ __forceinline__ float sum_over_rows(float x) {
   x += __shfl_xor_sync(~0u, x, 4);
   x += __shfl_xor_sync(~0u, x, 8);
   return x + __shfl_xor_sync(~0u, x, 16);
 }
+#endif
 // Moves a column's maximum so that the score `top` weighs at most 2^kScoreBias, and what was summed up with it: l and values c, c + 2 of o.
 template <int N>
 __device__ __forceinline__ void raise_maximum(float top, float& m, float& l, float (&o)[N][4], int c) {
@@ -715,19 +648,19 @@ __device__ __forceinline__ T kept(T x) {
   return x;
 }
 
-// ---- Attention over one segment by a team of 8 warps, which is the whole CTA. Leaves o as a team of 4 would, but for 64 latents
-// a warp, and m and l. Each piece of work on a tile is shared out over the warps in the way that suits it:
+// ---- Attention over one segment, four column blocks, where there is no wgmma. Leaves o, m and l. Each piece of work on a tile is shared out over
+// the warps in the way that suits it:
 //   scores   warp w takes latents 128 (w / 2) + 0..127, a quarter of the rotary part and rows 16 (w % 2) + 0..15, all columns.
 //   softmax  warp w adds up and weighs 4 columns of all rows, and alone keeps their maximum and sum.
 //   output   warp w takes latents 64 w + 0..63, all rows and columns.
 // One barrier a tile: what stands between two is the softmax of tile i, the output of tile i - 1 and the scores of tile i + 1.
 // None of these waits for another, so the chains of one fill the gaps of the others; hence one turn of the loop for all, and
 // scores and weights double buffered.
-template <int NB, int MT, int kStages>
-__device__ __forceinline__ void attend(typename Shape<NB, MT, 1, kStages>::Shared& shared, const Kernel& k, const Segment& segment, float (&o)[NB][4][4],
-                                       float (&l)[NB][2], float (&m)[NB][2]) {
-  using S = Shape<NB, MT, 1, kStages>;
-  constexpr int kRows = 16 * MT;
+template <int kStages>
+__device__ __forceinline__ void attend_cp_async(typename Shape<4, kCpAsync, kStages>::Shared& shared, const Kernel& k, const Segment& segment,
+                                                float (&o)[4][kGroups][4], float (&l)[4][2], float (&m)[4][2]) {
+  using S = Shape<4, kCpAsync, kStages>;
+  constexpr int NB = S::NB, kRows = S::kRows, MT = kRows / 16;
   const Glm5MlaArgs& a = k.a;
   const int lane = threadIdx.x & 31, warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0), g = lane >> 2, t = lane & 3;
   const int beg = segment.beg, end = segment.end;
@@ -753,7 +686,7 @@ __device__ __forceinline__ void attend(typename Shape<NB, MT, 1, kStages>::Share
     if (lane < 16) copy_row16(&tile.rope[0][0] + to_rope, rope_base + (uint64_t)row * stride);
   };
   // One load brings the numbers for as many tiles as the ring has: with one each, the compiler lets them wait for one another.
-  static_assert(kStages <= 8 && kRows == 4 * S::kTeamWarps);
+  static_assert(kStages <= 8 && kRows == 4 * kWarps);
   const int first_numbers = load_here(list + row_position(beg + (lane >> 2) * kRows));
 
   // ---- Q fragments: lane (g, t) holds column g, latents 128 quarter + 64 c + 16 t + 0..15 (c = 0, 1), rotary values 16 quarter + 4 t + 0..3
@@ -794,7 +727,7 @@ __device__ __forceinline__ void attend(typename Shape<NB, MT, 1, kStages>::Share
   // The weights of tile -1.
   if (warp < NB) sm.weights[1][warp][lane] = make_uint4(0, 0, 0, 0);
   if (warp == NB) sm.shrink[1][lane] = 1.f;
-  __syncthreads();
+  cta_barrier();
   auto exponent = [&](int column) {
     const uint4 v = *reinterpret_cast<const uint4*>(sm.largest[column]);
     return q_exponent(max(max(v.x, v.y), max(v.z, v.w)));
@@ -809,7 +742,7 @@ __device__ __forceinline__ void attend(typename Shape<NB, MT, 1, kStages>::Share
   // ---- where things lie in shared memory
   // Scores: those of lane (g, t), free of bank conflicts as they are written and as they are read.
   auto score_slot = [](int row_block, int g, int t) { return 16 * (t >> 1) + ((2 * g + (t & 1)) ^ (4 * ((t >> 1) ^ row_block))); };
-  constexpr int kScores = NB * 32, kScoreBuffer = S::kTeamWarps * kScores;  // from a warp's to the next's, from a buffer to the other
+  constexpr int kScores = NB * 32;  // from a warp's to the next's
   const int to_scores = kept(warp * kScores + score_slot(row_block, g, t));
   const int from_latents = kept(2 * quarter * (S::kOwned + 4) + row_block * 2 * 32 + lane), from_own = kept(warp * (S::kOwned + 4) + lane);
   const int from_rope = kept(4 * (quarter * kRows + rope_slot(quarter, 16 * row_block + g)) + t);
@@ -831,7 +764,7 @@ __device__ __forceinline__ void attend(typename Shape<NB, MT, 1, kStages>::Share
     for (int j = 0; j < 4; ++j) vt[i][0][j] = vt[i][1][j] = 0;
   int buffer = 0, stage = 0;
   wait_for_batches_but<kStages - 1>();
-  __syncthreads();
+  cta_barrier();
 #pragma unroll 1
   for (int pos = beg; pos < end + kRows; pos += kRows) {  // the last turn is for the output of the last tile
     typename S::Tile& tile = sm.ring[stage];
@@ -863,7 +796,7 @@ __device__ __forceinline__ void attend(typename Shape<NB, MT, 1, kStages>::Share
 #pragma unroll
     for (int i = 0; i < 2 * MT; ++i) latents[i] = (&tile.latents[0][0])[from_own + 32 * i];
     wait_for_batches_but<kStages - 2>();  // tile i + 1 is here
-    __syncthreads();
+    cta_barrier();
 
     // ---- sums for the softmax of tile i
     float s[2][2], top[2];
@@ -959,7 +892,7 @@ __device__ __forceinline__ void attend(typename Shape<NB, MT, 1, kStages>::Share
     sm.sums[own_column] = make_float2(own_m[0], own_l[0]);
     sm.sums[own_column + 1] = make_float2(own_m[1], own_l[1]);
   }
-  __syncthreads();
+  cta_barrier();
 #pragma unroll
   for (int n = 0; n < NB; ++n)
 #pragma unroll
@@ -970,18 +903,18 @@ __device__ __forceinline__ void attend(typename Shape<NB, MT, 1, kStages>::Share
     }
 }
 
-// ---- Attention over one segment by two warpgroups, which are the whole CTA (SM90: wgmma, bulk copies). As `attend`, it shares out each
-// piece of work on a tile, of 64 rows here, in the way that suits it, and leaves o, m and l as that does, but for where o's latents lie:
+// ---- Attention over one segment by two warpgroups, four column blocks (SM90: wgmma). As `attend_cp_async`, it shares out each piece of work on a tile,
+// of 64 rows here, in the way that suits it, and leaves o, m and l as that does, but for where o's latents lie:
 //   scores   warpgroup v takes latents 256 v + 0..255 and half of the rotary part, all rows; its warp w rows 16 w + 0..15 of them.
 //   softmax  of these rows the warps of both warpgroups weigh eight each, all columns. The maximum is common to all.
 //   output   warp w takes latents 64 w + 0..63, all rows.
 // Fragments of A are the rows' bytes in registers, as for mma; B (Q, then P) lies in shared memory as core matrices of 8 columns x 16 bytes.
-template <int NB, int kStages>
-__device__ __forceinline__ void attend_warpgroups(typename Shape<NB, 4, 1, kStages>::Shared& sm, const Kernel& k, const Segment& segment, float (&o)[NB][4][4],
-                                                  float (&l)[NB][2], float (&m)[NB][2], Turn& turn) {
+template <int kStages>
+__device__ __forceinline__ void attend_warpgroups(typename Shape<4, kWarpgroups, kStages>::Shared& sm, const Kernel& k, const Segment& segment,
+                                                  float (&o)[4][kGroups][4], float (&l)[4][2], float (&m)[4][2], Turn& turn) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using S = Shape<NB, 4, 1, kStages>;
-  constexpr int kRows = 64, kRow = S::kRow;
+  using S = Shape<4, kWarpgroups, kStages>;
+  constexpr int NB = S::NB, kRows = S::kRows, kRow = S::kRow;
   const Glm5MlaArgs& a = k.a;
   const int lane = threadIdx.x & 31, warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0), g = lane >> 2, t = lane & 3;
   const int v = warp >> 2, w = warp & 3;  // warpgroup, warp of it
@@ -1038,7 +971,7 @@ __device__ __forceinline__ void attend_warpgroups(typename Shape<NB, 4, 1, kStag
     if (lane == 0) sm.factor[column] = a.score_scale * q_unscale(e);
   }
   shared_to_wgmma();
-  __syncthreads();
+  cta_barrier();
 #pragma unroll
   for (int i = 1; i < kStages; ++i) ask_first(i);
   int number = __ldg(list + row_position(beg + kStages * kRows));
@@ -1073,8 +1006,8 @@ __device__ __forceinline__ void attend_warpgroups(typename Shape<NB, 4, 1, kStag
     {
       const uint2 u = *reinterpret_cast<const uint2*>(tile + own_rope), x = *reinterpret_cast<const uint2*>(tile + other_rope);
       uint32_t f[2][4];
-#pragma unroll
-      for (int j = 0; j < 2; ++j) f16_of(f[j], word(u, j), word(x, j));
+      f16_of(f[0], u.x, x.x);
+      f16_of(f[1], u.y, x.y);
       wgmma_begin(f);
 #pragma unroll
       for (int j = 0; j < 2; ++j) wgmma(acc[0], acc[1], acc[2], acc[3], f[j], q_matrices + (32 + 2 * v + j) * (S::kQStep >> 4), j);
@@ -1095,7 +1028,7 @@ __device__ __forceinline__ void attend_warpgroups(typename Shape<NB, 4, 1, kStag
     wgmma_wait<0>();
 #pragma unroll
     for (int n = 0; n < NB; ++n) sm.half[warp][n][lane] = make_float2(acc[n][2], acc[n][3]);
-    __syncthreads();
+    cta_barrier();
     // ---- weights of this warpgroup's half of the rows
     float s[NB][2];
 #pragma unroll
@@ -1128,7 +1061,7 @@ __device__ __forceinline__ void attend_warpgroups(typename Shape<NB, 4, 1, kStag
     };
     if (pos > beg) weigh();
     // The maximum moves only when a score exceeds it by 2^kMaxLag. The others may then have weighed in vain.
-    if (__syncthreads_or(grows) || pos == beg) {
+    if (cta_barrier_or(grows) || pos == beg) {
 #pragma unroll
       for (int n = 0; n < NB; ++n)
 #pragma unroll
@@ -1136,12 +1069,12 @@ __device__ __forceinline__ void attend_warpgroups(typename Shape<NB, 4, 1, kStag
           const float x = max_over_rows(s[n][c]);
           if (g == 0) sm.by_warp[warp][8 * n + 2 * t + c] = x;
         }
-      __syncthreads();
+      cta_barrier();
 #pragma unroll
       for (int n = 0; n < NB; ++n) {
         float2 top = make_float2(-INFINITY, -INFINITY);
 #pragma unroll
-        for (int i = 0; i < S::kTeamWarps; ++i) {
+        for (int i = 0; i < kWarps; ++i) {
           const float2 x = *reinterpret_cast<const float2*>(&sm.by_warp[i][8 * n + 2 * t]);
           top = make_float2(fmaxf(top.x, x.x), fmaxf(top.y, x.y));
         }
@@ -1149,7 +1082,7 @@ __device__ __forceinline__ void attend_warpgroups(typename Shape<NB, 4, 1, kStag
         for (int c = 0; c < 2; ++c) raise_maximum(c ? top.y : top.x, m[n][c], l[n][c], o[n], c);
       }
       weigh();
-      __syncthreads();
+      cta_barrier();
     }
 #pragma unroll
     for (int n = 0; n < NB; ++n) {
@@ -1191,12 +1124,12 @@ __device__ __forceinline__ void attend_warpgroups(typename Shape<NB, 4, 1, kStag
       const float x = sum_over_rows(l[n][c]);
       if (g == 0) sm.by_warp[warp][8 * n + 2 * t + c] = x;
     }
-  __syncthreads();
+  cta_barrier();
 #pragma unroll
   for (int n = 0; n < NB; ++n) {
     l[n][0] = l[n][1] = 0.f;
 #pragma unroll
-    for (int i = 0; i < S::kTeamWarps; ++i) {
+    for (int i = 0; i < kWarps; ++i) {
       const float2 x = *reinterpret_cast<const float2*>(&sm.by_warp[i][8 * n + 2 * t]);
       l[n][0] += x.x;
       l[n][1] += x.y;
@@ -1207,35 +1140,237 @@ __device__ __forceinline__ void attend_warpgroups(typename Shape<NB, 4, 1, kStag
 #endif
 }
 
-template <int NB, int MT, int G, int kStages>
-__global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode(const __grid_constant__ Kernel k) {
-  using S = Shape<NB, MT, G, kStages>;
-  static_assert(MT == 2 || MT == 4, "the rotary part is shared out for 2 or 4 row blocks a tile");
-  constexpr int kRows = 16 * MT;
-  constexpr int kSplit = NB * MT < 4 ? 2 : 1;  // independent accumulators of a score, to have enough chains
+// ---- Attention over one segment, one or two column blocks, with tiles of 64 rows that four more warps copy. Each piece of work on a tile is shared
+// out in the way that suits it; warps r and r + 4 are a pair:
+//   scores   warp w takes rows 16 (w % 4) + 0..15, latents 256 (w / 4) + 0..255 and half of the rotary part, all columns. The pair adds up.
+//   softmax  of these rows each warp of the pair weighs eight, all columns. The maximum is common to all.
+//   output   warp w takes latents 64 w + 0..63, all rows; and the sums of the weights, as the output for a latent that is one everywhere.
+// A fragments of the scores are the rows' bytes as they lie: the k order is free as long as Q's is the same. o's latents lie as `attend_warpgroups`
+// leaves them.
+template <int NB, int kStages>
+__device__ __forceinline__ void attend_ring(typename Shape<NB, kRing, kStages>::Shared& sm, const Kernel& k, const Segment& segment, float (&o)[NB][kGroups][4],
+                                            float (&l)[NB][2], float (&m)[NB][2], Turn& turn, int& buffer) {
+  using S = Shape<NB, kRing, kStages>;
+  constexpr int kRows = S::kRows, kRow = S::kRow;
+  const Glm5MlaArgs& a = k.a;
+  const int lane = threadIdx.x & 31, warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0), g = lane >> 2, t = lane & 3;
+  const int v = warp >> 2, w = warp & 3;  // half of the latents, row block
+  const int beg = segment.beg, end = segment.end;
+
+  // ---- Q: this warp scales columns NB warp + 0..NB - 1. Lane r has latents 8 r + 0..7 and 256 + 8 r + 0..7; lanes 0 to 7 the rotary values 8 r + 0..7.
+  // As fragments, lane (g, t) holds column g; k step 4 c + j has latents 256 v + 128 (c / 2) + 32 t + 16 (c % 2) + 4 j + 0..3, step 16 + j rotary
+  // values 32 v + 8 t + 4 j + 0..3. Nobody reads the fragments before: since the last read of them all warps have met.
+#pragma unroll
+  for (int i = 0; i < NB; ++i) {
+    const int column = NB * warp + i, n = column >> 3;
+    const int block = segment.block0 + n, token = segment.token0 + k.token_of(block), head = k.head_of(block) + (column & 7);
+    const uint4* const qn = reinterpret_cast<const uint4*>(a.q_nope + token * a.q_nope_token_stride + head * a.q_nope_head_stride) + lane;
+    const uint4* const qr = reinterpret_cast<const uint4*>(a.q_rope + token * a.q_rope_token_stride + head * a.q_rope_head_stride) + lane;
+    const bool used = n < segment.blocks;
+    const uint4 zero = make_uint4(0, 0, 0, 0), raw[3] = {used ? __ldg(qn) : zero, used ? __ldg(qn + 32) : zero, used && lane < 8 ? __ldg(qr) : zero};
+    uint32_t largest = 0;  // of |q|, as two bf16: without their signs they compare as integers do
+#pragma unroll
+    for (int x = 0; x < 12; ++x) largest = __vmaxu2(largest, word(raw[x >> 2], x & 3) & 0x7fff7fff);
+    const int e = q_exponent(__reduce_max_sync(~0u, max(largest >> 16, largest & 0xffff)));
+    const float scale = q_scale(e);
+    auto put = [&](int half, int c, int quad, const uint4& x) {
+      sm.q[half][n][c][4 * (column & 7) + quad] = make_uint4(scaled_f16(x.x, scale), scaled_f16(x.y, scale), scaled_f16(x.z, scale), scaled_f16(x.w, scale));
+    };
+#pragma unroll
+    for (int half = 0; half < 2; ++half) put(half, 4 * (lane >> 4) + (lane & 3), lane >> 2 & 3, raw[half]);
+    if (lane < 8) put(lane >> 2, 8, lane & 3, raw[2]);
+    if (lane == 0) sm.factor[column] = a.score_scale * q_unscale(e);
+  }
+  cta_barrier();
+  uint4 q[S::kQInRegisters ? 9 : 1];
+  if constexpr (S::kQInRegisters) {
+#pragma unroll
+    for (int i = 0; i < 9; ++i) q[i] = sm.q[v][0][i][lane];
+  }
+  float2 factor[NB];
+#pragma unroll
+  for (int n = 0; n < NB; ++n) factor[n] = *reinterpret_cast<const float2*>(&sm.factor[8 * n + 2 * t]);
+
+  const int own_row = 16 * w + 8 * v + g;  // of the warp's 16 rows of scores, the one that this lane weighs
+  const int from_row = (16 * w + g) * kRow + 256 * v + 32 * t, from_rope = (16 * w + g) * kRow + kLatent + 32 * v + 8 * t, v_from = lane * kRow + 64 * warp;
+  const bool masks_early = segment.seen + k.token_of(segment.block0) < end;  // some row of this segment is hidden from some column
+
+#pragma unroll 1
+  for (int pos = beg; pos < end; pos += kRows) {
+    const uint8_t* const tile = &sm.ring[turn.stage][0][0];
+    await(&sm.full[turn.stage], turn.phase);
+    // ---- S^T, this warp's latents
+    constexpr int kChains = 4 / NB;  // independent accumulators of a score
+    float acc[kChains][NB][4];
+#pragma unroll
+    for (int x = 0; x < kChains; ++x)
+#pragma unroll
+      for (int n = 0; n < NB; ++n) acc[x][n][0] = acc[x][n][1] = acc[x][n][2] = acc[x][n][3] = 0.f;
+    auto two_steps = [&](uint2 u, uint2 x, int s) {  // k steps s, s + 1
+      uint4 b[NB];
+#pragma unroll
+      for (int n = 0; n < NB; ++n) b[n] = S::kQInRegisters ? q[S::kQInRegisters ? s >> 1 : 0] : sm.q[v][n][s >> 1][lane];
+#pragma unroll
+      for (int n = 0; n < NB; ++n) mma(acc[s % kChains][n], e4m3_low(u.x), e4m3_low(x.x), e4m3_high(u.x), e4m3_high(x.x), b[n].x, b[n].y);
+#pragma unroll
+      for (int n = 0; n < NB; ++n) mma(acc[(s + 1) % kChains][n], e4m3_low(u.y), e4m3_low(x.y), e4m3_high(u.y), e4m3_high(x.y), b[n].z, b[n].w);
+    };
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int at = from_row + 128 * (c >> 1) + 16 * (c & 1);
+      const uint4 u = *reinterpret_cast<const uint4*>(tile + at), x = *reinterpret_cast<const uint4*>(tile + at + 8 * kRow);
+      two_steps(make_uint2(u.x, u.y), make_uint2(x.x, x.y), 4 * c);
+      two_steps(make_uint2(u.z, u.w), make_uint2(x.z, x.w), 4 * c + 2);
+    }
+    two_steps(*reinterpret_cast<const uint2*>(tile + from_rope), *reinterpret_cast<const uint2*>(tile + from_rope + 8 * kRow), 16);
+    // ---- the pair adds up
+    float s[NB][2];
+#pragma unroll
+    for (int n = 0; n < NB; ++n) {
+      float part[4];
+#pragma unroll
+      for (int x = 0; x < 4; ++x) {
+        part[x] = acc[0][n][x] + acc[1][n][x];
+        if constexpr (kChains == 4) part[x] += acc[kChains - 2][n][x] + acc[kChains - 1][n][x];
+        part[x] *= x & 1 ? factor[n].y : factor[n].x;
+      }
+      sm.half[warp][n][lane] = v ? make_float2(part[0], part[1]) : make_float2(part[2], part[3]);
+      s[n][0] = v ? part[2] : part[0];
+      s[n][1] = v ? part[3] : part[1];
+    }
+    pair_barrier(w);
+#pragma unroll
+    for (int n = 0; n < NB; ++n) {
+      const float2 x = sm.half[warp ^ 4][n][lane];
+      s[n][0] += x.x;
+      s[n][1] += x.y;
+    }
+    if (pos + kRows > end || masks_early) {
+#pragma unroll
+      for (int n = 0; n < NB; ++n)
+        if (own_row >= min(end, segment.seen + k.token_of(segment.block0 + n)) - pos) s[n][0] = s[n][1] = -INFINITY;
+    }
+    // ---- weights
+    bool grows = false;
+#pragma unroll
+    for (int n = 0; n < NB; ++n)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) grows |= s[n][c] > m[n][c] + (kScoreBias + kMaxLag);
+    auto weigh = [&] {
+#pragma unroll
+      for (int n = 0; n < NB; ++n) {
+        float p[2];
+#pragma unroll
+        for (int c = 0; c < 2; ++c) p[c] = exp2_approx(s[n][c] - (m[n][c] == -INFINITY ? 0.f : m[n][c]));
+        (&sm.p[buffer][w][n][lane].x)[v] = transpose8x8(pack_f16(p[0], p[1]));
+      }
+    };
+    if (pos > beg) weigh();
+    // The maximum moves only when a score exceeds it by 2^kMaxLag. The others may then have weighed in vain.
+    if (pos == beg || cta_barrier_or(grows)) {
+#pragma unroll
+      for (int n = 0; n < NB; ++n)
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const float x = max_over_rows(s[n][c]);
+          if (g == 0) sm.by_warp[warp][8 * n + 2 * t + c] = x;
+        }
+      cta_barrier();
+#pragma unroll
+      for (int n = 0; n < NB; ++n) {
+        float2 top = make_float2(-INFINITY, -INFINITY);
+#pragma unroll
+        for (int i = 0; i < kWarps; ++i) {
+          const float2 x = *reinterpret_cast<const float2*>(&sm.by_warp[i][8 * n + 2 * t]);
+          top = make_float2(fmaxf(top.x, x.x), fmaxf(top.y, x.y));
+        }
+#pragma unroll
+        for (int c = 0; c < 2; ++c) raise_maximum(c ? top.y : top.x, m[n][c], l[n][c], o[n], c);
+      }
+      weigh();
+      cta_barrier();
+    }
+    // ---- O^T += V^T P^T, this warp's 64 latents, 32 rows at a time
+    auto output = [&](int half) {
+      uint2 weights[NB][2];
+#pragma unroll
+      for (int n = 0; n < NB; ++n)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) weights[n][i] = sm.p[buffer][2 * half + i][n][lane];
+      uint32_t x[kGroups][4];
+#pragma unroll
+      for (int i = 0; i < kGroups; ++i) load_transposed(x[i], tile + v_from + 16 * i + 32 * half * kRow);
+#pragma unroll
+      for (int step = 0; step < 2; ++step) {
+#pragma unroll
+        for (int i = 0; i < kGroups; ++i) {
+          const uint32_t y = __byte_perm(x[i][2 * step], 0, 0x3120), z = __byte_perm(x[i][2 * step + 1], 0, 0x3120);
+#pragma unroll
+          for (int n = 0; n < NB; ++n) mma(o[n][i], e4m3_low(y), e4m3_high(y), e4m3_low(z), e4m3_high(z), weights[n][step].x, weights[n][step].y);
+        }
+        constexpr uint32_t kOnes = 0x3c003c00;
+#pragma unroll
+        for (int n = 0; n < NB; ++n) {
+          float sum[4] = {l[n][0], l[n][1], 0.f, 0.f};
+          mma(sum, kOnes, kOnes, kOnes, kOnes, weights[n][step].x, weights[n][step].y);
+          l[n][0] = sum[0];
+          l[n][1] = sum[1];
+        }
+      }
+    };
+    output(0);
+    if (pos + kRows / 2 < end) output(1);
+    __syncwarp();
+    if (lane == 0) arrive(&sm.empty[turn.stage]);
+    buffer ^= 1;
+    turn_on(turn, kStages);
+  }
+}
+
+template <int NB, Way way, int kStages>
+__global__ void __launch_bounds__(kThreads + 32 * Shape<NB, way, kStages>::kCopyWarps, 1) mla_decode(const __grid_constant__ Kernel k) {
+  using S = Shape<NB, way, kStages>;
+  constexpr int kRows = S::kRows;
   extern __shared__ __align__(128) char smem_raw[];
   typename S::Shared& sm = *reinterpret_cast<typename S::Shared*>(smem_raw);
-  const int lane = threadIdx.x & 31, cta_warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0), team = cta_warp / S::kTeamWarps, warp = cta_warp % S::kTeamWarps;
-  const int g = lane >> 2, t = lane & 3;
+  const int lane = threadIdx.x & 31, warp = __shfl_sync(~0u, (int)threadIdx.x >> 5, 0), g = lane >> 2, t = lane & 3;
   const Glm5MlaArgs& a = k.a;
   const unsigned cta = blockIdx.x, ctas = gridDim.x;
 
-  // ---- this team's range: from the cut x0 (offset p of request b0) to the cut x1
+  // ---- this CTA's range: from the cut x0 (in request b0) to the cut x1 (in request b1)
   // Everything about the first 32 requests is asked for at once: one latency before the row numbers can be.
   const int near = min(lane, a.batch - 1);
   const int first_ptr = load_here(a.kv_indptr), last_ptr = load_here(a.kv_indptr + a.batch);
   const int near_ptr = load_here(a.kv_indptr + near), near_end = load_here(a.kv_indptr + near + 1);
   const int near_token = load_here(a.qo_indptr + near), near_token_end = load_here(a.qo_indptr + near + 1);
+  if constexpr (way != kCpAsync) {
+    if (threadIdx.x == 0) {
+      if constexpr (way == kRing) {
+        init_mbarriers(sm.full, S::kCopyWarps);
+        init_mbarriers(sm.empty, kWarps);
+      } else {
+        init_mbarriers(sm.full, kWarps);
+      }
+      mbarriers_to_copies();
+    }
+    __syncthreads();
+  }
   Cut cut;
   cut.segment_cost = a.segment_cost;
   cut.align = a.align;
   cut.min_segment = a.min_segment;
   cut.base = first_ptr;
-  const unsigned total = cut.total = last_ptr - first_ptr + a.segment_cost * a.batch;
-  cut.portion = max((total + ctas - 1) / ctas, a.min_portion);
-  if (cta * cut.portion >= total) return;
-  const unsigned share = max((cut.portion + G - 1) / G, a.min_share);
-  const unsigned x0 = cta * cut.portion + min(team * share, cut.portion), x1 = cta * cut.portion + (team == G - 1 ? cut.portion : min((team + 1) * share, cut.portion));
+  cut.total = last_ptr - first_ptr + a.segment_cost * a.batch;
+  cut.portion = max((cut.total + ctas - 1) / ctas, a.min_portion);
+  // What portions have in excess of the line goes to the requests: if they are equally long and each has as many CTAs, cuts fall between them.
+  const unsigned excess = cut.portion * ctas - cut.total;
+  if (excess < ctas) {
+    const int each = divide(excess, a.batch);
+    cut.segment_cost += each;
+    cut.total += each * a.batch;
+  }
+  const unsigned x0 = cta * cut.portion, x1 = x0 + cut.portion;
+  if (x0 >= cut.total) return;
   int b0 = 0, b1 = 0;
   auto count_past = [&](int b, unsigned p, unsigned e) {
     const unsigned past = b < a.batch ? cut.past_inner(cut.begin(b, p), e - p) : ~0u;
@@ -1247,38 +1382,77 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
     const int b = min(i + lane, a.batch - 1);
     count_past(i + lane, __ldg(a.kv_indptr + b), __ldg(a.kv_indptr + b + 1));
   }
-  const bool empty = x0 == x1;
-  [[maybe_unused]] Turn turn;
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  if constexpr (S::kWarpgroups) {
-    if (threadIdx.x == 0) init_mbarriers(sm.full, S::kTeamWarps);
-    __syncthreads();
+  struct Part {  // of request b: rows beg..end - 1 of len, whose numbers begin at `list`
+    int list, len, beg, end, token0, tokens;
+    unsigned cost;  // where the request begins on the line of cost
+  };
+  auto part_of = [&](int b) {
+    const bool is_near = b < 32;
+    Part x;
+    x.list = is_near ? __shfl_sync(~0u, near_ptr, b) : __ldg(a.kv_indptr + b);
+    x.len = (is_near ? __shfl_sync(~0u, near_end, b) : __ldg(a.kv_indptr + b + 1)) - x.list;
+    x.cost = cut.begin(b, x.list);
+    x.beg = b == b0 ? min(cut.offset(x0, x.cost), x.len) : 0;
+    x.end = b == b1 ? min(cut.offset(x1, x.cost), x.len) : x.len;
+    x.token0 = is_near ? __shfl_sync(~0u, near_token, b) : __ldg(a.qo_indptr + b);
+    x.tokens = (is_near ? __shfl_sync(~0u, near_token_end, b) : __ldg(a.qo_indptr + b + 1)) - x.token0;
+    return x;
+  };
+  if constexpr (way == kRing) {
+    if (warp >= kWarps) {  // it copies a share of each tile's rows; those past the part's end, up to 32, repeat its last one
+      constexpr int kAtOnce = 8;
+      const int copier = warp - kWarps;
+      Turn turn;
+      for (int pass = 0; pass < k.passes; ++pass)
+        for (int b = b0; b < a.batch && b <= b1; ++b) {
+          const Part x = part_of(b);
+          if ((x.tokens << k.block_shift) <= pass * NB) continue;
+          auto share_at = [&](int pos) { return (x.end - pos > kRows / 2 ? kRows : kRows / 2) / S::kCopyWarps; };
+          auto number_at = [&](int pos) { return load_here(a.kv_indices + x.list + min(pos + copier * share_at(pos) + (lane & 15), x.end - 1)); };
+          int number = x.beg < x.end ? number_at(x.beg) : 0;
+#pragma unroll 1
+          for (int pos = x.beg; pos < x.end; pos += kRows) {
+            const int share = share_at(pos);
+            uint8_t* const to = sm.ring[turn.stage][copier * share];
+            await(&sm.empty[turn.stage], turn.phase ^ 1);
+            if (lane == 0) arrive_expecting(&sm.full[turn.stage], share * kRowBytes);
+            __syncwarp();
+#pragma unroll 1
+            for (int i = 0; i < share; i += kAtOnce) {
+              unsigned rows[kAtOnce];
+#pragma unroll
+              for (int r = 0; r < kAtOnce; ++r) rows[r] = __shfl_sync(~0u, number, i + r);
+              if (elected()) {
+#pragma unroll
+                for (int r = 0; r < kAtOnce; ++r) copy_row(to + (i + r) * S::kRow, a.pool + (uint64_t)rows[r] * (unsigned)a.row_stride, &sm.full[turn.stage]);
+              }
+              __syncwarp();
+            }
+            if (pos + kRows < x.end) number = number_at(pos + kRows);
+            turn_on(turn, kStages);
+          }
+        }
+      return;
+    }
   }
-#endif
+  [[maybe_unused]] Turn turn;
+  [[maybe_unused]] int buffer = 0;  // of what warps exchange: alternates through all tiles, so that one barrier a tile is enough
 
-  [[maybe_unused]] int buffer = 0;  // of the score exchange: alternates through all tiles of the team, so that one barrier a tile is enough
 #pragma unroll 1
   for (int pass = 0; pass < k.passes; ++pass) {
   const int parity = pass & 1;
   Wire<NB>* const spanning = static_cast<Wire<NB>*>(k.spanning) + (int64_t)parity * ctas * 2;
-  auto wire_of = [&](int c, bool inherited) -> Wire<NB>& { return spanning[c * 2 + !inherited]; };
-  if constexpr (G > 1) {
-    if (warp == 0 && lane == 0) sm.parts[team] = kNone;
-  }
-  int4 desc = make_int4(-1, 0, -1, 0);  // first request or -1, flags, last request or -1
-  for (int b = b0; !empty && b < a.batch && b <= b1; ++b) {
-    const bool is_near = b < 32;
-    const int begin_ptr = is_near ? __shfl_sync(~0u, near_ptr, b) : __ldg(a.kv_indptr + b);
-    const int len = (is_near ? __shfl_sync(~0u, near_end, b) : __ldg(a.kv_indptr + b + 1)) - begin_ptr;
-    const unsigned cost = cut.begin(b, begin_ptr);
-    const int beg = b == b0 ? min(cut.offset(x0, cost), len) : 0, end = b == b1 ? min(cut.offset(x1, cost), len) : len;
-    if (b == b1 && end == beg) break;
-    const int token0 = is_near ? __shfl_sync(~0u, near_token, b) : __ldg(a.qo_indptr + b);
-    const int tokens = (is_near ? __shfl_sync(~0u, near_token_end, b) : __ldg(a.qo_indptr + b + 1)) - token0;
-    const int block0 = pass * NB, blocks = min((tokens << k.block_shift) - block0, NB);
+  if (threadIdx.x == 0) sm.sharing[0] = sm.sharing[1] = Sharing{{0, -1}, {0, 0}};
+  for (int b = b0; b < a.batch && b <= b1; ++b) {
+    const Part part = part_of(b);
+    if (b == b1 && part.end == part.beg) break;
+    const int block0 = pass * NB, blocks = min((part.tokens << k.block_shift) - block0, NB);
     if (blocks <= 0) continue;
+    const bool starts = part.beg == 0, ends = part.end == part.len;
+    // Worked out while rows are awaited, and left in shared memory: there are no registers to spare.
+    if (threadIdx.x == 0 && !(starts && ends))
+      sm.sharing[starts] = Sharing{{cut.first_cta(part.cost), cut.last_cta(part.cost, part.len)}, {part.token0, blocks}};
 
-    constexpr int kGroups = 32 / S::kTeamWarps;  // of 16 latents a warp
     float o[NB][kGroups][4], l[NB][2], m[NB][2];
 #pragma unroll
     for (int n = 0; n < NB; ++n) {
@@ -1287,519 +1461,66 @@ __global__ void __launch_bounds__(Shape<NB, MT, G, kStages>::kAll, 1) mla_decode
       l[n][0] = l[n][1] = 0.f;
       m[n][0] = m[n][1] = -INFINITY;
     }
-
-    const bool starts = beg == 0, ends = end == len;
-    bool alone = G == 1, to_global = false;  // a CTA's only team shares a request with other CTAs alone
-    if constexpr (kStages > 0) {
-      const Segment segment{a.kv_indices + begin_ptr, beg, end, token0, block0, blocks, len - tokens + 1};
-      if (beg < end) {
-        if constexpr (S::kWarpgroups)
-          attend_warpgroups<NB, kStages>(sm, k, segment, o, l, m, turn);
-        else
-          attend<NB, MT, kStages>(sm, k, segment, o, l, m);
-      }
-    } else if (beg < end) {
-      typename S::Team& sh = sm.team[team];
-      // Lane r holds the number of the tile's row r; rows past the end repeat the last one. Tiles of 64: rows r and r + 32.
-      constexpr int kIdx = MT / 2;
-      struct Index { int v[kIdx]; };
-      const int* list = a.kv_indices + begin_ptr;
-      const int rope_block = warp & (MT - 1);
-      auto load_index = [&](int pos) {
-        Index x;
-#pragma unroll
-        for (int i = 0; i < kIdx; ++i) x.v[i] = __ldg(list + min(pos + 32 * i + lane, end - 1));
-        return x;
-      };
-      const uint8_t* nope_base = a.pool + 128 * warp + 16 * t;
-      const uint8_t* rope_base = a.pool + kLatent + (MT == 4 ? 16 * t : 32 * (warp >> 1) + 8 * t);
-      const unsigned stride = a.row_stride;
-      auto load_block = [&](Rows<MT>& r, int i, const Index& x) {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const unsigned row = __shfl_sync(~0u, x.v[i / 2], (16 * i + 8 * h + g) & 31);
-          const uint8_t* p = nope_base + (uint64_t)row * stride;
-          load_row16_pair(p, r.kv[i][h][0], r.kv[i][h][1]);
-        }
-      };
-      auto load_rope = [&](uint32_t (&rope)[2][MT], const Index& x) {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const int from = MT == 4 && rope_block >= 2 ? x.v[kIdx - 1] : x.v[0];
-          const unsigned row = __shfl_sync(~0u, from, (16 * rope_block + 8 * h + g) & 31);
-          const uint8_t* p = rope_base + (uint64_t)row * stride;
-          if constexpr (MT == 4) {
-            const uint4 v = load_row16(p);
-#pragma unroll
-            for (int j = 0; j < 4; ++j) rope[h][j] = word(v, j);
-          } else {
-            const uint2 v = load_row8(p);
-#pragma unroll
-            for (int j = 0; j < 2; ++j) rope[h][j] = word(v, j);
-          }
-        }
-      };
-      auto load_tile = [&](Rows<MT>& r, const Index& x) {
-#pragma unroll
-        for (int i = 0; i < MT; ++i) load_block(r, i, x);
-      };
-      Rows<MT> next;         // the latents of the tile on its way while another is in work
-      uint32_t rope[2][MT];  // the rotary values need no second set: the next ones are asked for when these are used
-      Index idx = load_index(beg);
-
-      // ---- Q fragments: lane (g, t) holds column g, latents 128 warp + 64 c + 16 t + 0..15 (c = 0, 1) and its rotary share
-      uint32_t qf[S::kQInShared ? 1 : 8 + MT][2];
-      float q_inverse[S::kQInShared ? 1 : NB][2];
-#pragma unroll
-      for (int n = 0; n < NB; ++n) {
-        const int block = block0 + n, token = token0 + k.token_of(block), head = k.head_of(block) + g;
-        uint4 raw[4], raw_rope[MT / 2];
-        const bool used = n < blocks;
-        const uint16_t* qn = a.q_nope + token * a.q_nope_token_stride + head * a.q_nope_head_stride + 128 * warp + 16 * t;
-        const uint16_t* qr = a.q_rope + token * a.q_rope_token_stride + head * a.q_rope_head_stride + (MT == 4 ? 16 * t : 32 * (warp >> 1) + 8 * t);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) raw[i] = used ? __ldg(reinterpret_cast<const uint4*>(qn + 64 * (i >> 1)) + (i & 1)) : make_uint4(0, 0, 0, 0);
-#pragma unroll
-        for (int i = 0; i < MT / 2; ++i) raw_rope[i] = used ? __ldg(reinterpret_cast<const uint4*>(qr) + i) : make_uint4(0, 0, 0, 0);
-        if (n == 0) {  // the first tile is asked for as soon as its row numbers are here
-          load_tile(next, idx);
-          load_rope(rope, idx);
-          idx = load_index(beg + kRows);
-        }
-        uint32_t largest = 0;  // of |q|, as two bf16: without their signs they compare as integers do
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-#pragma unroll
-          for (int j = 0; j < 4; ++j) largest = __vmaxu2(largest, word(raw[i], j) & 0x7fff7fff);
-#pragma unroll
-        for (int i = 0; i < MT / 2; ++i)
-#pragma unroll
-          for (int j = 0; j < 4; ++j) largest = __vmaxu2(largest, word(raw_rope[i], j) & 0x7fff7fff);
-        largest = __vmaxu2(largest, __shfl_xor_sync(~0u, largest, 1));
-        largest = __vmaxu2(largest, __shfl_xor_sync(~0u, largest, 2));
-        const int e = q_exponent(max(largest >> 16, largest & 0xffff));
-        const float scale = q_scale(e);
-        // 1 / scale is a power of two, too. For long tiles it is left to a division: with it the same loop was measured 2 to 3 %
-        // faster with many requests, and nobody knows why.
-        const float inverse = MT == 4 ? a.score_scale / scale : a.score_scale * q_unscale(e);
-        if constexpr (!S::kQInShared) {
-          q_inverse[n][0] = __shfl_sync(~0u, inverse, 8 * t);
-          q_inverse[n][1] = __shfl_sync(~0u, inverse, 8 * t + 4);
-        }
-        auto half2 = [&](uint32_t x) { return scaled_f16(x, scale); };
-        // k step 4 c + j of the latents: words 8 c + 2 j and + 1 of the 16; of the rotary part: words 2 j and + 1
-        if constexpr (S::kQInShared) {
-          if (n == 0) team_barrier(team);  // earlier readers of this memory
-          if (t == 0) sh.scores.q_inverse[warp][n][g] = inverse;
-#pragma unroll
-          for (int i = 0; i < 4; ++i)
-            sh.scores.q[warp][n][i][lane] = make_uint4(half2(raw[i].x), half2(raw[i].y), half2(raw[i].z), half2(raw[i].w));
-#pragma unroll
-          for (int i = 0; i < MT / 2; ++i)
-            sh.scores.q[warp][n][4 + i][lane] = make_uint4(half2(raw_rope[i].x), half2(raw_rope[i].y), half2(raw_rope[i].z), half2(raw_rope[i].w));
-        } else {
-#pragma unroll
-          for (int i = 0; i < 4; ++i)
-#pragma unroll
-            for (int j = 0; j < 4; ++j) qf[2 * i + (j >> 1)][j & 1] = half2(word(raw[i], j));
-#pragma unroll
-          for (int i = 0; i < MT / 2; ++i)
-#pragma unroll
-            for (int j = 0; j < 4; ++j) qf[8 + 2 * i + (j >> 1)][j & 1] = half2(word(raw_rope[i], j));
-        }
-      }
-      __syncwarp();
-      // The team's last partial stays in shared memory; the end of its first request makes room for the start of another.
-      bool another = b + 1 < a.batch && b < b1;
-      if (another && b + 1 == b1) another = cut.offset(x1, cut.begin(b1, __ldg(a.kv_indptr + b1))) > 0;
-      // What no other team of the CTA has a part of goes straight to where other CTAs look for it.
-      const unsigned cta_x0 = cta * cut.portion, cta_x1 = cta_x0 + cut.portion;
-      const int cta_beg = min(cut.offset(cta_x0, cost), len), cta_end = cta_x1 >= cut.past_inner(cost, len) ? len : cut.offset(cta_x1, cost);
-      alone = beg == cta_beg && end == cta_end;
-      to_global = !starts && another && !alone;
-      const bool from_here = b == 0 || cta_x0 >= cut.first_inner(cost), to_here = b == a.batch - 1 || cta_x1 < cut.past_inner(cost, len);
-      if (from_here && to_here && (cta_beg > 0 || cta_end < len) && warp == 0 && lane == 0) {
-        sm.parts[team] = alone ? kInSlot : kInTeams;
-        if (beg == cta_beg) sm.lone = Lone{cut.first_cta(cost), cut.last_cta(cost, len), Target{token0, blocks}};
-      }
-      // Column n * 8 + .. sees rows before limit(n): all of them, but for the newest tokens of a longer query.
-      auto limit = [&](int n) { return len - tokens + 1 + k.token_of(block0 + n); };
-      const bool masks_early = limit(0) < end;  // some row of this segment is hidden from some column
-#pragma unroll 1
-      for (int pos = beg; pos < end; pos += kRows) {
-        // The only wait for memory: all that was asked for a tile ago. Then the next tile is asked for at once.
-        const Rows<MT> r = next;
-        const bool more = pos + kRows < end;
-        if (more) load_tile(next, idx);
-        // ---- S^T, this warp's part
-        float acc[kSplit][NB][MT][4];
-#pragma unroll
-        for (int s = 0; s < kSplit; ++s)
-#pragma unroll
-          for (int n = 0; n < NB; ++n)
-#pragma unroll
-            for (int i = 0; i < MT; ++i) acc[s][n][i][0] = acc[s][n][i][1] = acc[s][n][i][2] = acc[s][n][i][3] = 0.f;
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          uint4 kv[MT][2];
-#pragma unroll
-          for (int i = 0; i < MT; ++i)
-#pragma unroll
-            for (int h = 0; h < 2; ++h) kv[i][h] = r.kv[i][h][c];
-#pragma unroll
-          for (int s2 = 2 * c; s2 < 2 * c + 2; ++s2) {  // pairs of k steps
-            uint4 qp[NB];
-            if constexpr (S::kQInShared) {
-#pragma unroll
-              for (int n = 0; n < NB; ++n) qp[n] = sh.scores.q[warp][n][s2][lane];
-            } else {
-              qp[0] = make_uint4(qf[2 * s2][0], qf[2 * s2][1], qf[2 * s2 + 1][0], qf[2 * s2 + 1][1]);
-            }
-#pragma unroll
-            for (int s1 = 0; s1 < 2; ++s1) {
-              const int j = (s2 & 1) * 2 + s1;
-#pragma unroll
-              for (int i = 0; i < MT; ++i) {
-                const uint32_t u = word(kv[i][0], j), v = word(kv[i][1], j);
-                const uint32_t a0 = e4m3_low(u), a1 = e4m3_low(v), a2 = e4m3_high(u), a3 = e4m3_high(v);
-#pragma unroll
-                for (int n = 0; n < NB; ++n) mma(acc[s1 % kSplit][n][i], a0, a1, a2, a3, word(qp[n], 2 * s1), word(qp[n], 2 * s1 + 1));
-              }
-            }
-          }
-        }
-#pragma unroll
-        for (int i = 0; i < MT; ++i) {
-          if (i != rope_block) continue;  // uniform in the warp
-#pragma unroll
-          for (int s2 = 0; s2 < MT / 2; ++s2) {
-            uint4 qp[NB];
-            if constexpr (S::kQInShared) {
-#pragma unroll
-              for (int n = 0; n < NB; ++n) qp[n] = sh.scores.q[warp][n][4 + s2][lane];
-            } else {
-              qp[0] = make_uint4(qf[8 + 2 * s2][0], qf[8 + 2 * s2][1], qf[9 + 2 * s2][0], qf[9 + 2 * s2][1]);
-            }
-#pragma unroll
-            for (int s1 = 0; s1 < 2; ++s1) {
-              const uint32_t u = rope[0][2 * s2 + s1], v = rope[1][2 * s2 + s1];
-              const uint32_t a0 = e4m3_low(u), a1 = e4m3_low(v), a2 = e4m3_high(u), a3 = e4m3_high(v);
-#pragma unroll
-              for (int n = 0; n < NB; ++n) mma(acc[s1 % kSplit][n][i], a0, a1, a2, a3, word(qp[n], 2 * s1), word(qp[n], 2 * s1 + 1));
-            }
-          }
-        }
-        if (more) {
-          load_rope(rope, idx);
-          idx = load_index(pos + 2 * kRows);
-        }
-
-        // ---- the four warps' parts meet; every warp adds them in the same pairs, so all hold the same bits
-        float s[NB][MT][4];
-#pragma unroll
-        for (int n = 0; n < NB; ++n) {
-          float2 factor;
-          if constexpr (S::kQInShared)
-            factor = *reinterpret_cast<const float2*>(&sh.scores.q_inverse[warp][n][2 * t]);
-          else
-            factor = make_float2(q_inverse[n][0], q_inverse[n][1]);
-#pragma unroll
-          for (int i = 0; i < MT; ++i) {
-#pragma unroll
-            for (int x = 0; x < 4; ++x)
-              s[n][i][x] = (kSplit == 2 ? acc[0][n][i][x] + acc[kSplit - 1][n][i][x] : acc[0][n][i][x]) * (x & 1 ? factor.y : factor.x);
-            sh.scores.s[buffer][warp][n * MT + i][lane] = make_float4(s[n][i][0], s[n][i][1], s[n][i][2], s[n][i][3]);
-          }
-        }
-        team_barrier(team);
-#pragma unroll
-        for (int n = 0; n < NB; ++n)
-#pragma unroll
-          for (int i = 0; i < MT; ++i) {
-            const float4 u = sh.scores.s[buffer][warp ^ 1][n * MT + i][lane], v = sh.scores.s[buffer][warp ^ 2][n * MT + i][lane],
-                         w = sh.scores.s[buffer][warp ^ 3][n * MT + i][lane];
-            s[n][i][0] = (s[n][i][0] + u.x) + (v.x + w.x);
-            s[n][i][1] = (s[n][i][1] + u.y) + (v.y + w.y);
-            s[n][i][2] = (s[n][i][2] + u.z) + (v.z + w.z);
-            s[n][i][3] = (s[n][i][3] + u.w) + (v.w + w.w);
-          }
-        buffer ^= 1;
-        if (pos + kRows > end || masks_early) {
-#pragma unroll
-          for (int n = 0; n < NB; ++n) {
-            const int visible = min(end, limit(n)) - pos;
-#pragma unroll
-            for (int i = 0; i < MT; ++i)
-#pragma unroll
-              for (int x = 0; x < 4; ++x)
-                if (16 * i + 8 * (x >> 1) + g >= visible) s[n][i][x] = -INFINITY;
-          }
-        }
-
-        // ---- softmax: the maximum moves only when a score exceeds it by 2^kMaxLag
-        bool grows = false;
-        float top[NB][2];
-#pragma unroll
-        for (int n = 0; n < NB; ++n)
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            top[n][c] = fmaxf(s[n][0][c], s[n][0][c + 2]);
-#pragma unroll
-            for (int i = 1; i < MT; ++i) top[n][c] = fmaxf(top[n][c], fmaxf(s[n][i][c], s[n][i][c + 2]));
-            grows |= top[n][c] > m[n][c] + (kScoreBias + kMaxLag);
-          }
-        if (__any_sync(~0u, grows)) {
-#pragma unroll
-          for (int n = 0; n < NB; ++n)
-#pragma unroll
-            for (int c = 0; c < 2; ++c) raise_maximum(max_over_rows(top[n][c]), m[n][c], l[n][c], o[n], c);
-        }
-        uint32_t p[NB][MT][2];
-#pragma unroll
-        for (int n = 0; n < NB; ++n) {
-          const float m0 = m[n][0] == -INFINITY ? 0.f : m[n][0], m1 = m[n][1] == -INFINITY ? 0.f : m[n][1];
-#pragma unroll
-          for (int i = 0; i < MT; ++i) {
-            const float p0 = exp2_approx(s[n][i][0] - m0), p1 = exp2_approx(s[n][i][1] - m1), p2 = exp2_approx(s[n][i][2] - m0),
-                        p3 = exp2_approx(s[n][i][3] - m1);
-            l[n][0] += p0 + p2;
-            l[n][1] += p1 + p3;
-            p[n][i][0] = transpose8x8(pack_f16(p0, p1));
-            p[n][i][1] = transpose8x8(pack_f16(p2, p3));
-          }
-        }
-
-        // ---- O^T += V^T P^T
-#pragma unroll
-        for (int i = 0; i < MT; ++i) {
-          uint4 vt[2][2];
-#pragma unroll
-          for (int h = 0; h < 2; ++h)
-#pragma unroll
-            for (int c = 0; c < 2; ++c) {
-              const uint4 v = r.kv[i][h][c];
-              vt[h][c] = make_uint4(transpose8x8(v.x), transpose8x8(v.y), transpose8x8(v.z), transpose8x8(v.w));
-            }
-#pragma unroll
-          for (int c = 0; c < 2; ++c)
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-              const uint32_t u = __byte_perm(word(vt[0][c], j), 0, 0x3120), v = __byte_perm(word(vt[1][c], j), 0, 0x3120);
-              const uint32_t a0 = e4m3_low(u), a1 = e4m3_high(u), a2 = e4m3_low(v), a3 = e4m3_high(v);
-#pragma unroll
-              for (int n = 0; n < NB; ++n) mma(o[n][4 * c + j], a0, a1, a2, a3, p[n][i][0], p[n][i][1]);
-            }
-        }
-      }
-#pragma unroll
-      for (int n = 0; n < NB; ++n)
-#pragma unroll
-        for (int c = 0; c < 2; ++c) l[n][c] = sum_over_rows(l[n][c]);
+    if (part.beg < part.end) {
+      const Segment segment{a.kv_indices + part.list, part.beg, part.end, part.token0, block0, blocks, part.len - part.tokens + 1};
+      if constexpr (way == kRing)
+        attend_ring<NB, kStages>(sm, k, segment, o, l, m, turn, buffer);
+      else if constexpr (way == kWarpgroups)
+        attend_warpgroups<kStages>(sm, k, segment, o, l, m, turn);
+      else
+        attend_cp_async<kStages>(sm, k, segment, o, l, m);
     }
 
-    // ---- where this segment goes. o[n][4 c + j]: columns 2 t, 2 t + 1 and the warp's latents 64 c + 16 (g / 2) + 4 j + 2 (g % 2) + 0, 1
+    // ---- where this segment goes. o[n][i]: columns 2 t, 2 t + 1 and of the warp's 64 latents those at latent_of(i) + 0, 1
+    auto latent_of = [&](int i) { return way == kCpAsync ? 16 * (g >> 1) + 4 * i + 2 * (g & 1) : 16 * i + 2 * g; };
     if (starts && ends) {
 #pragma unroll
       for (int n = 0; n < NB; ++n) {
         if (n >= blocks) break;
-        const int block = block0 + n, token = token0 + k.token_of(block), head = k.head_of(block) + 2 * t;
+        const int block = block0 + n, token = part.token0 + k.token_of(block), head = k.head_of(block) + 2 * t;
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           const float scale = normalizer(l[n][c], a.out_scale);
-          uint16_t* out = a.out + ((int64_t)token * a.heads + head + c) * kLatent + 16 * kGroups * warp + (S::kWarpgroups ? 2 * g : 16 * (g >> 1) + 2 * (g & 1));
+          uint16_t* out = a.out + ((int64_t)token * a.heads + head + c) * kLatent + 16 * kGroups * warp;
 #pragma unroll
-          for (int i = 0; i < kGroups; ++i)
-            *reinterpret_cast<uint32_t*>(out + (S::kWarpgroups ? 16 * i : 64 * (i >> 2) + 4 * (i & 3))) = pack_bf16(o[n][i][c] * scale, o[n][i][c + 2] * scale);
+          for (int i = 0; i < kGroups; ++i) *reinterpret_cast<uint32_t*>(out + latent_of(i)) = pack_bf16(o[n][i][c] * scale, o[n][i][c + 2] * scale);
           if (a.lse && warp == 0 && g == 0) a.lse[(int64_t)token * a.heads + head + c] = natural(lse_of(m[n][c], l[n][c]));
         }
       }
       continue;
     }
-    if (starts) {
-      desc.z = b;
-      desc.y |= alone ? kLastInSlot : 0;
-    } else {
-      desc.x = b;
-      desc.y = (ends ? 0 : kGoesOn) | (to_global ? kFlushed : 0) | (alone ? kFirstInSlot : 0);
-    }
-    if (G > 1 && !to_global && !alone) team_barrier(team);  // the scores in the same memory are read
 #pragma unroll
     for (int n = 0; n < NB; ++n) {
-      const float lse[2] = {lse_of(m[n][0], l[n][0]), lse_of(m[n][1], l[n][1])}, scale[2] = {normalizer(l[n][0], 1.f), normalizer(l[n][1], 1.f)};
-      // The compiler is not to know these, lest it computes the addresses ahead of the loop over rows and keeps them through it.
-      const unsigned unit = kept(64u * kGroups * warp + lane), from_cta = kept(cta);
-      const auto each = [&](auto&& put) {
+      // The compiler is not to know these, lest it computes addresses ahead of the loop over rows and keeps them through it.
+      const unsigned unit = kept(64u * kGroups * warp + lane);
+      Wire<NB>& wire = spanning[kept(cta) * 2 + starts];
 #pragma unroll
-        for (int i = 0; i < kGroups; ++i)
-#pragma unroll
-          for (int c = 0; c < 2; ++c) put((2 * i + c) * 32, make_float2(o[n][i][c] * scale[c], o[n][i][c + 2] * scale[c]), lse[c]);
-      };
-      if (alone) {
-        auto& wire = wire_of(from_cta, !starts);
+      for (int c = 0; c < 2; ++c) {
+        const float scale = normalizer(l[n][c], 1.f), lse = lse_of(m[n][c], l[n][c]);
+        auto pair = [&](int i) { return make_float2(o[n][i][c] * scale, o[n][i][c + 2] * scale); };
         if constexpr (Wire<NB>::kPairs == 1) {
-          each([&](int i, float2 x, float y) { send(wire.piece[n] + unit + i, piece_bits(x, y)); });
+          Piece* const to = wire.piece[n] + unit + 32 * c;
+#pragma unroll
+          for (int i = 0; i < kGroups; ++i) send(to + 64 * i, piece_bits(pair(i), lse));
         } else {
           static_assert(Wire<NB>::kPairs == kGroups);
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            const unsigned piece = (2 * kept(warp) + c) * 32 + lane;
-            auto pair = [&](int i) { return pack_f16(o[n][i][c] * scale[c], o[n][i][c + 2] * scale[c]); };
-            send(&wire.piece[n][piece], make_uint4(pair(0), pair(1), pair(2), pair(3)));
-            if ((lane & 15) < 4) send(&wire.lse[n][piece >> 4][t], __float_as_uint(lse[c]));
-          }
-        }
-      } else if constexpr (G > 1) {
-        if (to_global) {
-          Piece* dst = k.first + ((int64_t)(from_cta * G + team) * NB + n) * kUnits + unit;
-          each([&](int i, float2 x, float y) { send(dst + i, piece_bits(x, y)); });
-        } else {
-          typename S::Result& result = sm.team[team].result;
-          float2* dst = result.o[n] + unit;
-          each([&](int i, float2 x, float) { dst[i] = x; });
-          if (warp == 0 && g == 0) {
-            result.lse[n][2 * t] = lse[0];
-            result.lse[n][2 * t + 1] = lse[1];
-          }
+          const unsigned piece = (2 * kept(warp) + c) * 32 + lane;
+          auto packed = [&](int i) { return pack_f16(pair(i).x, pair(i).y); };
+          send(&wire.piece[n][piece], make_uint4(packed(0), packed(1), packed(2), packed(3)));
+          if ((lane & 15) < 4) send(&wire.lse[n][piece >> 4][t], __float_as_uint(lse));
         }
       }
     }
-  }
-
-  // ---- merge inside the CTA what its teams share
-  const Output output{a.out, a.lse, a.heads, k.block_shift, pass * NB, a.out_scale, S::kWarpgroups};
-  auto target_of = [&](int b) {
-    const int token0 = __ldg(a.qo_indptr + b);
-    return Target{token0, ((__ldg(a.qo_indptr + b + 1) - token0) << k.block_shift) - pass * NB};
-  };
-  int shared_request[2] = {-1, -1};  // requests that earlier / only later CTAs share, and the CTAs of each
-  Members members[2] = {{0, -1}, {0, -1}};
-  Target to[2] = {};
-  if constexpr (G > 1) {
-    if (warp == 0 && lane == 0) sm.desc[team] = desc;
-    __syncthreads();
-    const Lone lone = sm.lone;
-    const int4 all_parts = *reinterpret_cast<const int4*>(sm.parts);
-    const int parts[3] = {all_parts.x, all_parts.y, all_parts.z};
-    int parts_of_lone = parts[0];
-#pragma unroll
-    for (int i = 1; i < G; ++i) parts_of_lone |= parts[i];
-    if (parts_of_lone != kNone) {
-      members[0] = Members{lone.first_cta, lone.last_cta};
-      to[0] = lone.to;
-    }
-    if (parts_of_lone == kInTeams) {
-      bool has[G];
-#pragma unroll
-      for (int i = 0; i < G; ++i) has[i] = parts[i] != kNone;
-#pragma unroll 1
-      for (int n = 0; n < NB; ++n) send_merged(sm.team, has, n, wire_of(cta, (int)cta != lone.first_cta).piece[n]);
-    } else if (parts_of_lone == kNone) {
-      int4 descs[G];
-#pragma unroll
-      for (int i = 0; i < G; ++i) descs[i] = sm.desc[i];
-#pragma unroll
-      for (int i = 0; i < G; ++i) {
-        if (descs[i].y & kFirstInSlot) shared_request[0] = descs[i].x;
-        if (descs[i].y & kLastInSlot) shared_request[1] = descs[i].z;
-      }
-      // A request that several teams have parts of is closed by the team that ends it, or by the end of the CTA's range.
-      bool merges = false;
-#pragma unroll
-      for (int i = 0; i < G; ++i) merges |= (descs[i].x >= 0 && !(descs[i].y & kFirstInSlot)) || (descs[i].z >= 0 && !(descs[i].y & kLastInSlot));
-      int open = -1;
-      bool inherited = false;
-#pragma unroll 1
-      for (int closing = merges ? 0 : G + 1; closing <= G; ++closing) {
-        const bool last = closing == G;
-        const int4 d = last ? make_int4(-1, 0, -1, 0) : sm.desc[closing];
-        const bool has_first = d.x >= 0 && !(d.y & kFirstInSlot), has_last = d.z >= 0 && !(d.y & kLastInSlot);
-        if (has_first && open < 0) {
-          open = d.x;
-          inherited = true;
-        }
-        if (open >= 0 && (last || (has_first && !(d.y & kGoesOn)))) {
-          const bool goes_on = last, whole = !inherited && !goes_on;
-          const int column = column_of(threadIdx.x);  // the same for all units of the thread
-#pragma unroll 1
-          for (int n = 0; n < NB; ++n) {
-            // Of each team: its partial of this request, if it has one.
-            Piece* flushed[G];
-            bool has[G], any_flushed = false;
-#pragma unroll
-            for (int i = 0; i < G; ++i) {
-              const bool mine = descs[i].x == open || descs[i].z == open, is_flushed = (descs[i].y & kFlushed) && descs[i].x == open;
-              flushed[i] = is_flushed ? k.first + ((int64_t)(cta * G + i) * NB + n) * kUnits + threadIdx.x : nullptr;
-              any_flushed |= is_flushed;
-              has[i] = mine && !is_flushed;
-            }
-            Piece* slot = wire_of(cta, inherited).piece[n];
-            if (!whole && !any_flushed) {
-              send_merged(sm.team, has, n, slot);
-              continue;
-            }
-            float w[G], lse[G], largest = -INFINITY, l = 0.f;
-#pragma unroll
-            for (int i = 0; i < G; ++i) {
-              lse[i] = flushed[i] ? __uint_as_float(flushed[i]->lse) : has[i] ? sm.team[i].result.lse[n][column] : -INFINITY;
-              largest = fmaxf(largest, lse[i]);
-            }
-#pragma unroll
-            for (int i = 0; i < G; ++i) {
-              w[i] = weight(lse[i], largest);
-              l += w[i];
-            }
-            const float scale = __fdividef(1.f, l), common = lse_of(largest, l);
-            const Target target = target_of(open);
-            slot += threadIdx.x;
-#pragma unroll 1
-            for (int unit = threadIdx.x; unit < kUnits; unit += S::kAll) {
-              float2 x = make_float2(0.f, 0.f);
-#pragma unroll
-              for (int i = 0; i < G; ++i) {
-                float2 o = has[i] ? sm.team[i].result.o[n][unit] : make_float2(0.f, 0.f);
-                if (flushed[i]) {
-                  o = piece_o(receive(flushed[i]));
-                  empty_again(flushed[i]);
-                  flushed[i] += S::kAll;
-                }
-                x.x += w[i] * o.x;
-                x.y += w[i] * o.y;
-              }
-              if (whole)
-                output.write(target, n, unit, x, largest, l);
-              else
-                send(slot, piece_bits(make_float2(x.x * scale, x.y * scale), common));
-              slot += S::kAll;
-            }
-          }
-          if (inherited) shared_request[0] = open; else if (goes_on) shared_request[1] = open;
-          open = -1;
-        }
-        if (has_last) {
-          open = d.z;
-          inherited = false;
-        }
-      }
-    }
-  } else {
-    if (desc.y & kFirstInSlot) shared_request[0] = desc.x;
-    if (desc.y & kLastInSlot) shared_request[1] = desc.z;
-  }
-#pragma unroll
-  for (int e = 0; e < 2; ++e) {
-    if (shared_request[e] < 0) continue;
-    to[e] = target_of(shared_request[e]);
-    const int ptr = __ldg(a.kv_indptr + shared_request[e]), len = __ldg(a.kv_indptr + shared_request[e] + 1) - ptr;
-    const unsigned cost = cut.begin(shared_request[e], ptr);
-    members[e] = Members{cut.first_cta(cost), cut.last_cta(cost, len)};
   }
 
   // ---- merge over CTAs: each takes a slice of every request that it shares
-  if (members[0].first <= members[0].last || members[1].first <= members[1].last) {
-    MergeCtas<NB, S::kAll>{spanning, (int)cta, members[0], members[1], to[0], to[1], output}
-        .run(sm.reduce);
+  cta_barrier();
+  const Sharing first = sm.sharing[0], last = sm.sharing[1];
+  if (first.members.first <= first.members.last || last.members.first <= last.members.last) {
+    const Output output{a.out, a.lse, a.heads, k.block_shift, pass * NB, a.out_scale, way != kCpAsync};
+    MergeCtas<NB>{spanning, (int)cta, first.members, last.members, first.target, last.target, output}.run(sm.reduce);
   }
-  __syncthreads();  // the next pass writes the shared memory that this one read
+  cta_barrier();  // the next pass writes the shared memory that this one read (without passes, too: otherwise the compiler spills)
   // The pass after the next writes where this one read: its writers have then seen pieces of the next pass from here.
   if (pass + 1 < k.passes) __threadfence();
   }
@@ -1814,36 +1535,37 @@ enum Code { kOk = 0, kNoDevice = 1, kHeads = 2, kNotPrepared = 3, kNoRoom = 4, k
 
 struct Variant {
   const void* function;
-  int nb, teams, threads, shared, wire, stretches;  // wire: bytes
+  int nb, threads, shared, wire, stretches;  // wire: bytes
 };
-template <int NB, int MT, int G, int kStages>
+template <int NB, Way way, int kStages>
 Variant variant() {
-  using S = Shape<NB, MT, G, kStages>;
-  return Variant{(const void*)mla_decode<NB, MT, G, kStages>, NB, G, S::kAll, (int)sizeof(typename S::Shared), (int)sizeof(Wire<NB>),
-                 MergeCtas<NB, S::kAll>::kStretches};
+  using S = Shape<NB, way, kStages>;
+  return Variant{(const void*)mla_decode<NB, way, kStages>, NB, kThreads + 32 * S::kCopyWarps, (int)sizeof(typename S::Shared), (int)sizeof(Wire<NB>),
+                 MergeCtas<NB>::kStretches};
 }
 struct Device {
-  Variant one, one_batched, two, four;  // by the column blocks a pass
+  Variant one, two, four;  // by the column blocks a pass
   int ctas;
   bool ready;
 };
 Device devices[kMaxDevices];
 
-template <int NB, int MT, int G, int kStages>
+template <int NB, Way way, int kStages>
 constexpr bool fits_sm120() {
-  return sizeof(typename Shape<NB, MT, G, kStages>::Shared) <= kSm120Shared;
+  return sizeof(typename Shape<NB, way, kStages>::Shared) <= kSm120Shared;
 }
-static_assert(fits_sm120<1, 2, 3, 0>() && fits_sm120<1, 4, 2, 0>() && fits_sm120<2, 2, 2, 0>() && fits_sm120<4, 2, 1, 3>());
+static_assert(fits_sm120<1, kRing, 2>() && fits_sm120<4, kCpAsync, 3>());
 
 int code_of(cudaError_t e) { return e == cudaSuccess ? kOk : kCuda + (int)e; }
 
 void set_variants(Device& d, int most_shared) {
-  // Three teams with short tiles answer a single request soonest, two with longer ones move more bytes of a batch.
-  d.one = variant<1, 2, 3, 0>();
-  d.one_batched = variant<1, 4, 2, 0>();
-  d.two = variant<2, 2, 2, 0>();
-  d.four = variant<4, 4, 1, 4>();  // no SM120 card has the room for it
-  if (d.four.shared > most_shared) d.four = variant<4, 2, 1, 3>();
+  d.one = variant<1, kRing, 3>();
+  d.two = variant<2, kRing, 4>();
+  d.four = variant<4, kWarpgroups, 4>();
+  // What fits an SM120 card, also run on SM90 if it has no more shared memory, as tests make it.
+  if (d.one.shared > most_shared) d.one = variant<1, kRing, 2>();
+  if (d.two.shared > most_shared) d.two = variant<4, kCpAsync, 3>();
+  if (d.four.shared > most_shared) d.four = variant<4, kCpAsync, 3>();
 }
 
 int prepare_device(int device) {
@@ -1859,7 +1581,7 @@ int prepare_device(int device) {
     if (bytes < most_shared) most_shared = bytes;
   }
   set_variants(d, most_shared);
-  for (const Variant* v : {&d.one, &d.one_batched, &d.two, &d.four}) {
+  for (const Variant* v : {&d.one, &d.two, &d.four}) {
     e = cudaFuncSetAttribute(v->function, cudaFuncAttributeMaxDynamicSharedMemorySize, v->shared);
     int resident = 0;
     if (e == cudaSuccess) e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, v->function, v->threads, v->shared);
@@ -1870,25 +1592,14 @@ int prepare_device(int device) {
   return kOk;
 }
 
-const Variant& choose(const Device& d, int blocks, int batch) {
-  constexpr int kBatched = 4;
-  return blocks <= 1 ? (batch < kBatched ? d.one : d.one_batched) : blocks == 2 ? d.two : d.four;
-}
+const Variant& choose(const Device& d, int blocks) { return blocks <= 1 ? d.one : blocks == 2 ? d.two : d.four; }
 // Words everywhere that are all ones while empty, as they are between calls, whatever the variant.
-struct Layout {
-  size_t first, end;
-  Layout(const Variant& v, int ctas) {
-    first = (size_t)2 * ctas * 2 * v.wire;
-    end = first + (v.teams > 1 ? ctas * v.teams * sizeof(Piece) * kUnits * v.nb : 0);
-  }
-};
 size_t workspace_bytes(const Device& d, int heads, int max_q_len) {
   size_t bytes = 0;
-  for (int q = 1; q <= max_q_len; ++q)
-    for (int batch : {1, 1 << 20}) {
-      const size_t end = Layout(choose(d, q * heads / 8, batch), d.ctas).end;
-      if (end > bytes) bytes = end;
-    }
+  for (int q = 1; q <= max_q_len; ++q) {
+    const size_t size = (size_t)2 * d.ctas * 2 * choose(d, q * heads / 8).wire;
+    if (size > bytes) bytes = size;
+  }
   return bytes;
 }
 }  // namespace
@@ -1913,15 +1624,19 @@ int glm5_mla_decode(const Glm5MlaArgs* args, void* stream) {
   if (args->batch == 0) return kOk;
   const Device& d = devices[device];
   const int blocks = args->max_q_len * args->heads / 8;
-  const Variant& v = choose(d, blocks, args->batch);
-  int ctas = args->ctas && (int)args->ctas < d.ctas ? args->ctas : d.ctas;
+  const Variant& v = choose(d, blocks);
+  int ctas = d.ctas;
+  if (args->ctas) {
+    if ((int)args->ctas < ctas) ctas = args->ctas;
+  } else if (args->batch <= ctas && ctas % args->batch <= ctas / 16) {
+    ctas -= ctas % args->batch;  // requests of the same length then have as many CTAs each, and no CTA has parts of two
+  }
   Kernel k;
   k.a = *args;
   if (!k.a.align) k.a.align = 32;
   if (!k.a.min_segment) k.a.min_segment = 32;
-  if (!k.a.segment_cost) k.a.segment_cost = 160;
-  if (!k.a.min_portion) k.a.min_portion = 32;
-  if (!k.a.min_share) k.a.min_share = 64;
+  if (!k.a.segment_cost) k.a.segment_cost = 16;
+  if (!k.a.min_portion) k.a.min_portion = 64;
   // A CTA within a request without rows of it would keep others waiting.
   if (k.a.align & (k.a.align - 1) || k.a.min_segment % k.a.align || k.a.min_portion < k.a.align) return kCut;
   k.passes = (blocks + v.nb - 1) / v.nb;
@@ -1930,9 +1645,7 @@ int glm5_mla_decode(const Glm5MlaArgs* args, void* stream) {
   if (k.passes > 2 && ctas > v.stretches) ctas = v.stretches;
   k.block_shift = 0;
   while ((8 << k.block_shift) < args->heads) ++k.block_shift;
-  const Layout layout(v, d.ctas);
   k.spanning = args->workspace;
-  k.first = (Piece*)((char*)args->workspace + layout.first);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(ctas);
   config.blockDim = dim3(v.threads);

@@ -7,7 +7,7 @@
 extern "C" {
 #endif
 
-#define GLM5_MLA_ABI 2
+#define GLM5_MLA_ABI 3
 
 // One layer's call. All pointers are device pointers; bf16 values travel as uint16_t; strides count elements.
 typedef struct {
@@ -28,7 +28,6 @@ typedef struct {
   // How the batch is cut; 0 takes the default.
   uint32_t ctas;               // of the grid, one an SM at most
   uint32_t min_portion;        // least cost (rows + segment_cost a request) of a CTA; align or more, below 2^24
-  uint32_t min_share;          // least cost of one of a CTA's teams of 4 warps, where it has such
   uint32_t segment_cost;       // what a further request costs a CTA, in rows
   uint32_t align;              // cuts inside a request fall on multiples of this many rows; a power of two
   uint32_t min_segment;        // least rows before and behind a cut inside a request; a multiple of align
