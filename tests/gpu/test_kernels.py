@@ -81,8 +81,15 @@ def run(kernel, case, rows, max_q_len=1, **more):
 
 @pytest.mark.parametrize(
     "lengths",
-    [[1], [1024], [8192], [90_000], [0, 5], [2000, 0, 0, 31], [4096] * 64, RAGGED, [i * 7 % 90 for i in range(300)]],
-    ids=["1", "1k", "8k", "90k", "0,5", "with-empty", "64x4k", "ragged", "300-short"],
+    [
+        *([1], [1024], [8192], [90_000], [0, 5], [2000, 0, 0, 31], [4096] * 64, RAGGED, RAGGED[::-1]),
+        [30_000, *(300,) * 20, 30_000],
+        [i * 7 % 90 for i in range(300)],
+    ],
+    ids=[
+        *("1", "1k", "8k", "90k", "0,5", "with-empty", "64x4k", "ragged", "ragged-backwards"),
+        *("long-short-long", "300-short"),
+    ],
 )
 def test_matches_float64_for_any_lengths(make, lengths):
     case, rows = batch(lengths, [1] * len(lengths), 8), pool()

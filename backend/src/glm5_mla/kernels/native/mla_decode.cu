@@ -433,8 +433,8 @@ struct Output {
   }
 };
 
-// Merges over CTAs what this one, `me`, shares with others: one slice of each of two requests. All loops and waits are those of
-// whole warps: divergent ones were seen to cost the loop over rows its registers.
+// Merges over CTAs what this one, `me`, shares with others: one slice of each of two requests, none of which may be. All loops and waits are
+// those of whole warps: divergent ones were seen to cost the loop over rows its registers.
 template <int NB>
 struct MergeCtas {
   static constexpr int kPairs = Wire<NB>::kPairs, kPieces = Wire<NB>::kPieces, kStretches = NB * kPieces / 16;
@@ -542,7 +542,24 @@ struct MergeCtas {
     for (int p = 0; p < kPairs; ++p) output.write(to, u.n, kPairs == 1 ? u.piece : (u.piece >> 6) * 256 + p * 64 + (u.piece & 63), x.o[p], x.m, x.l);
   }
 
+  // Both requests at once, unless that makes more units than threads: one with few units has many members, and would be merged in many rounds.
+  // (With four column blocks this makes the compiler spill in the loop over rows.)
   __device__ __forceinline__ void run(Sum* reduce) {
+    if constexpr (NB == 4) return merge_slices(reduce);
+    const Members first = one, second = two, none{0, -1};
+    const int units_one = units_of(one), units_two = units_of(two);
+    const bool apart = units_one > 0 && units_two > 0 && units_one + units_two > kThreads;
+#pragma unroll 1
+    for (int i = 0; i <= apart; ++i) {
+      if (apart) {
+        one = i == 0 ? first : none;
+        two = i == 0 ? none : second;
+      }
+      merge_slices(reduce);
+      if (apart) cta_barrier();  // `reduce` is written again
+    }
+  }
+  __device__ __forceinline__ void merge_slices(Sum* reduce) {
     units = units_of(one);
     both = units + units_of(two);
     if (both == 0) return;  // more members than stretches
