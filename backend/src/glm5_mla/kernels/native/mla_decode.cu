@@ -543,20 +543,22 @@ struct MergeCtas {
   }
 
   // Both requests at once, unless that makes more units than threads: one with few units has many members, and would be merged in many rounds.
-  // (With four column blocks this makes the compiler spill in the loop over rows.)
+  // Then at most one of them uses `reduce`. (With four column blocks this makes the compiler spill in the loop over rows.)
   __device__ __forceinline__ void run(Sum* reduce) {
-    if constexpr (NB == 4) return merge_slices(reduce);
-    const Members first = one, second = two, none{0, -1};
-    const int units_one = units_of(one), units_two = units_of(two);
-    const bool apart = units_one > 0 && units_two > 0 && units_one + units_two > kThreads;
-#pragma unroll 1
-    for (int i = 0; i <= apart; ++i) {
-      if (apart) {
-        one = i == 0 ? first : none;
-        two = i == 0 ? none : second;
-      }
+    if constexpr (NB == 4) {
       merge_slices(reduce);
-      if (apart) cta_barrier();  // `reduce` is written again
+    } else {
+      const Members first = one, second = two, none{0, -1};
+      const int units_one = units_of(one), units_two = units_of(two);
+      const bool apart = units_one > 0 && units_two > 0 && units_one + units_two > kThreads;
+#pragma unroll 1
+      for (int i = 0; i <= apart; ++i) {
+        if (apart) {
+          one = i == 0 ? first : none;
+          two = i == 0 ? none : second;
+        }
+        merge_slices(reduce);
+      }
     }
   }
   __device__ __forceinline__ void merge_slices(Sum* reduce) {
