@@ -414,28 +414,30 @@ struct Shape<4, kCpAsync, kStages> {
   };
 };
 
+// The first of the two latents that row g of an output's fragment has; warp w owns groups kGroups w + 0..kGroups - 1 of 16 latents.
+template <Way way>
+__device__ __forceinline__ int latent_of(unsigned group, unsigned g) {
+  return way == kCpAsync ? 16 * kGroups * (group / kGroups) + 16 * (g >> 1) + 4 * (group % kGroups) + 2 * (g & 1) : 16 * group + 2 * g;
+}
+template <Way way>
 struct Output {
-  uint16_t* out;
-  float* lse;
-  int heads, block_shift, block0;
-  float out_scale;
-  bool straight;  // where o's latents lie
+  const Kernel& k;
+  int block0;
 
   __device__ __forceinline__ void write(const Target& to, int n, int unit, float2 o, float m, float l) const {
     if (n >= to.blocks) return;
-    const int block = block0 + n, lane = unit & 31, i = unit >> 6 & 7, warp = unit >> 9;  // unit = ((8 warp + i) * 2 + c) * 32 + lane, 4 warps
-    const int latent = straight ? 16 * (unit >> 6) + 2 * (lane >> 2) : 128 * warp + 64 * (i >> 2) + 16 * (lane >> 3) + 4 * (i & 3) + 2 * (lane >> 2 & 1);
-    const int head = (block & ((1 << block_shift) - 1)) * 8 + column_of(unit);
-    const int64_t row = (int64_t)(to.token0 + (block >> block_shift)) * heads + head;
-    const float scale = normalizer(l, out_scale);
-    *reinterpret_cast<uint32_t*>(out + row * kLatent + latent) = pack_bf16(o.x * scale, o.y * scale);
-    if (lse && latent == 0) lse[row] = natural(lse_of(m, l));
+    const int block = block0 + n, lane = unit & 31;  // unit = ((kGroups warp + i) * 2 + c) * 32 + lane
+    const int latent = latent_of<way>(unit >> 6, lane >> 2);
+    const int64_t row = (int64_t)(to.token0 + k.token_of(block)) * k.a.heads + k.head_of(block) + column_of(unit);
+    const float scale = normalizer(l, k.a.out_scale);
+    *reinterpret_cast<uint32_t*>(k.a.out + row * kLatent + latent) = pack_bf16(o.x * scale, o.y * scale);
+    if (k.a.lse && latent == 0) k.a.lse[row] = natural(lse_of(m, l));
   }
 };
 
 // Merges over CTAs what this one, `me`, shares with others: one slice of each of two requests, none of which may be. All loops and waits are
 // those of whole warps: divergent ones were seen to cost the loop over rows its registers.
-template <int NB>
+template <int NB, Way way>
 struct MergeCtas {
   static constexpr int kPairs = Wire<NB>::kPairs, kPieces = Wire<NB>::kPieces, kStretches = NB * kPieces / 16;
   static constexpr int kUnitsAhead = 2;
@@ -447,7 +449,7 @@ struct MergeCtas {
   int me;
   Members one, two;
   Target to_one, to_two;
-  const Output output;
+  const Output<way> output;
   int units = 0, both = 0;  // of the slice of `one`; of both slices
 
   // Member number `me` of those takes every members-th stretch of 16 units.
@@ -655,6 +657,30 @@ __device__ __forceinline__ void raise_maximum(float top, float& m, float& l, flo
   for (int i = 0; i < N; ++i) {
     o[i][c] *= shrink;
     o[i][c + 2] *= shrink;
+  }
+}
+// Moves every column's maximum to what all warps' scores want. A lane has two columns of a block; rows lie over lanes and warps.
+template <int NB>
+__device__ __forceinline__ void raise_common_maximum(float (&by_warp)[kWarps][8 * NB], int warp, int g, int t, const float (&s)[NB][2], float (&m)[NB][2],
+                                                     float (&l)[NB][2], float (&o)[NB][kGroups][4]) {
+#pragma unroll
+  for (int n = 0; n < NB; ++n)
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const float x = max_over_rows(s[n][c]);
+      if (g == 0) by_warp[warp][8 * n + 2 * t + c] = x;
+    }
+  cta_barrier();
+#pragma unroll
+  for (int n = 0; n < NB; ++n) {
+    float2 top = make_float2(-INFINITY, -INFINITY);
+#pragma unroll
+    for (int i = 0; i < kWarps; ++i) {
+      const float2 x = *reinterpret_cast<const float2*>(&by_warp[i][8 * n + 2 * t]);
+      top = make_float2(fmaxf(top.x, x.x), fmaxf(top.y, x.y));
+    }
+#pragma unroll
+    for (int c = 0; c < 2; ++c) raise_maximum(c ? top.y : top.x, m[n][c], l[n][c], o[n], c);
   }
 }
 // Hides from the compiler how x comes about: it keeps x in a register, and does not compute it anew or ahead of time.
@@ -1081,25 +1107,7 @@ __device__ __forceinline__ void attend_warpgroups(typename Shape<4, kWarpgroups,
     if (pos > beg) weigh();
     // The maximum moves only when a score exceeds it by 2^kMaxLag. The others may then have weighed in vain.
     if (cta_barrier_or(grows) || pos == beg) {
-#pragma unroll
-      for (int n = 0; n < NB; ++n)
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          const float x = max_over_rows(s[n][c]);
-          if (g == 0) sm.by_warp[warp][8 * n + 2 * t + c] = x;
-        }
-      cta_barrier();
-#pragma unroll
-      for (int n = 0; n < NB; ++n) {
-        float2 top = make_float2(-INFINITY, -INFINITY);
-#pragma unroll
-        for (int i = 0; i < kWarps; ++i) {
-          const float2 x = *reinterpret_cast<const float2*>(&sm.by_warp[i][8 * n + 2 * t]);
-          top = make_float2(fmaxf(top.x, x.x), fmaxf(top.y, x.y));
-        }
-#pragma unroll
-        for (int c = 0; c < 2; ++c) raise_maximum(c ? top.y : top.x, m[n][c], l[n][c], o[n], c);
-      }
+      raise_common_maximum(sm.by_warp, warp, g, t, s, m, l, o);
       weigh();
       cta_barrier();
     }
@@ -1228,7 +1236,11 @@ __device__ __forceinline__ void attend_ring(typename Shape<NB, kRing, kStages>::
     auto two_steps = [&](uint2 u, uint2 x, int s) {  // k steps s, s + 1
       uint4 b[NB];
 #pragma unroll
-      for (int n = 0; n < NB; ++n) b[n] = S::kQInRegisters ? q[S::kQInRegisters ? s >> 1 : 0] : sm.q[v][n][s >> 1][lane];
+      for (int n = 0; n < NB; ++n)
+        if constexpr (S::kQInRegisters)
+          b[n] = q[s >> 1];
+        else
+          b[n] = sm.q[v][n][s >> 1][lane];
 #pragma unroll
       for (int n = 0; n < NB; ++n) mma(acc[s % kChains][n], e4m3_low(u.x), e4m3_low(x.x), e4m3_high(u.x), e4m3_high(x.x), b[n].x, b[n].y);
 #pragma unroll
@@ -1287,25 +1299,7 @@ __device__ __forceinline__ void attend_ring(typename Shape<NB, kRing, kStages>::
     if (pos > beg) weigh();
     // The maximum moves only when a score exceeds it by 2^kMaxLag. The others may then have weighed in vain.
     if (pos == beg || cta_barrier_or(grows)) {
-#pragma unroll
-      for (int n = 0; n < NB; ++n)
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          const float x = max_over_rows(s[n][c]);
-          if (g == 0) sm.by_warp[warp][8 * n + 2 * t + c] = x;
-        }
-      cta_barrier();
-#pragma unroll
-      for (int n = 0; n < NB; ++n) {
-        float2 top = make_float2(-INFINITY, -INFINITY);
-#pragma unroll
-        for (int i = 0; i < kWarps; ++i) {
-          const float2 x = *reinterpret_cast<const float2*>(&sm.by_warp[i][8 * n + 2 * t]);
-          top = make_float2(fmaxf(top.x, x.x), fmaxf(top.y, x.y));
-        }
-#pragma unroll
-        for (int c = 0; c < 2; ++c) raise_maximum(c ? top.y : top.x, m[n][c], l[n][c], o[n], c);
-      }
+      raise_common_maximum(sm.by_warp, warp, g, t, s, m, l, o);
       weigh();
       cta_barrier();
     }
@@ -1364,12 +1358,8 @@ __global__ void __launch_bounds__(kThreads + 32 * Shape<NB, way, kStages>::kCopy
   const int near_token = load_here(a.qo_indptr + near), near_token_end = load_here(a.qo_indptr + near + 1);
   if constexpr (way != kCpAsync) {
     if (threadIdx.x == 0) {
-      if constexpr (way == kRing) {
-        init_mbarriers(sm.full, S::kCopyWarps);
-        init_mbarriers(sm.empty, kWarps);
-      } else {
-        init_mbarriers(sm.full, kWarps);
-      }
+      init_mbarriers(sm.full, way == kRing ? S::kCopyWarps : kWarps);
+      if constexpr (way == kRing) init_mbarriers(sm.empty, kWarps);
       mbarriers_to_copies();
     }
     __syncthreads();
@@ -1459,8 +1449,7 @@ __global__ void __launch_bounds__(kThreads + 32 * Shape<NB, way, kStages>::kCopy
 
 #pragma unroll 1
   for (int pass = 0; pass < k.passes; ++pass) {
-  const int parity = pass & 1;
-  Wire<NB>* const spanning = static_cast<Wire<NB>*>(k.spanning) + (int64_t)parity * ctas * 2;
+  Wire<NB>* const spanning = static_cast<Wire<NB>*>(k.spanning) + (int64_t)(pass & 1) * ctas * 2;
   if (threadIdx.x == 0) sm.sharing[0] = sm.sharing[1] = Sharing{{0, -1}, {0, 0}};
   for (int b = b0; b < a.batch && b <= b1; ++b) {
     const Part part = part_of(b);
@@ -1490,8 +1479,7 @@ __global__ void __launch_bounds__(kThreads + 32 * Shape<NB, way, kStages>::kCopy
         attend_cp_async<kStages>(sm, k, segment, o, l, m);
     }
 
-    // ---- where this segment goes. o[n][i]: columns 2 t, 2 t + 1 and of the warp's 64 latents those at latent_of(i) + 0, 1
-    auto latent_of = [&](int i) { return way == kCpAsync ? 16 * (g >> 1) + 4 * i + 2 * (g & 1) : 16 * i + 2 * g; };
+    // ---- where this segment goes. o[n][i]: columns 2 t, 2 t + 1 and of the warp's 64 latents those at latent_of + 0, 1
     if (starts && ends) {
 #pragma unroll
       for (int n = 0; n < NB; ++n) {
@@ -1500,9 +1488,10 @@ __global__ void __launch_bounds__(kThreads + 32 * Shape<NB, way, kStages>::kCopy
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           const float scale = normalizer(l[n][c], a.out_scale);
-          uint16_t* out = a.out + ((int64_t)token * a.heads + head + c) * kLatent + 16 * kGroups * warp;
+          uint16_t* out = a.out + ((int64_t)token * a.heads + head + c) * kLatent;
 #pragma unroll
-          for (int i = 0; i < kGroups; ++i) *reinterpret_cast<uint32_t*>(out + latent_of(i)) = pack_bf16(o[n][i][c] * scale, o[n][i][c + 2] * scale);
+          for (int i = 0; i < kGroups; ++i)
+            *reinterpret_cast<uint32_t*>(out + latent_of<way>(kGroups * warp + i, g)) = pack_bf16(o[n][i][c] * scale, o[n][i][c + 2] * scale);
           if (a.lse && warp == 0 && g == 0) a.lse[(int64_t)token * a.heads + head + c] = natural(lse_of(m[n][c], l[n][c]));
         }
       }
@@ -1536,8 +1525,7 @@ __global__ void __launch_bounds__(kThreads + 32 * Shape<NB, way, kStages>::kCopy
   cta_barrier();
   const Sharing first = sm.sharing[0], last = sm.sharing[1];
   if (first.members.first <= first.members.last || last.members.first <= last.members.last) {
-    const Output output{a.out, a.lse, a.heads, k.block_shift, pass * NB, a.out_scale, way != kCpAsync};
-    MergeCtas<NB>{spanning, (int)cta, first.members, last.members, first.target, last.target, output}.run(sm.reduce);
+    MergeCtas<NB, way>{spanning, (int)cta, first.members, last.members, first.target, last.target, Output<way>{k, pass * NB}}.run(sm.reduce);
   }
   cta_barrier();  // the next pass writes the shared memory that this one read (without passes, too: otherwise the compiler spills)
   // The pass after the next writes where this one read: its writers have then seen pieces of the next pass from here.
@@ -1560,7 +1548,7 @@ template <int NB, Way way, int kStages>
 Variant variant() {
   using S = Shape<NB, way, kStages>;
   return Variant{(const void*)mla_decode<NB, way, kStages>, NB, kThreads + 32 * S::kCopyWarps, (int)sizeof(typename S::Shared), (int)sizeof(Wire<NB>),
-                 MergeCtas<NB>::kStretches};
+                 MergeCtas<NB, way>::kStretches};
 }
 struct Device {
   Variant one, two, four;  // by the column blocks a pass
