@@ -23,11 +23,11 @@ class Cut:
     min_portion: int = 0
     """Least cost of a block's range: its rows plus `segment_cost` for each request; not below `align`."""
     segment_cost: int = 0
-    """What a further request costs a block, in rows."""
+    """What a further request costs a block, in rows; half of it lies on either side of its rows."""
     align: int = 0
     """Cuts inside a request fall on multiples of this many rows; a power of two."""
     min_segment: int = 0
-    """Least rows before and behind a cut inside a request; a multiple of `align`."""
+    """Least rows before a cut inside a request, and behind it but for `align` / 2; a multiple of `align`."""
 
 
 class CudaMlaDecode:

@@ -31,11 +31,11 @@
 // What bounds a tile, in cycles an SM: 1,980 to bring its 64 rows from memory; for one column block 830 of conversions and permutations and 610 of mma in
 // each of four schedulers, 830 of shared memory (a row is written once and read twice).
 //
-// Split-KV. No host plan and no host read: each CTA computes its range from kv_indptr. Requests are laid on one line of cost (rows + segment_cost each),
-// cut in equal portions, cuts near a request's end moved to it. A request inside one CTA is written at once. One that spans CTAs goes through global
-// memory: each of its CTAs sends its partial in pieces and merges one slice of all. What travels tells by itself whether it is there (see `Piece`,
-// `Wire`), so nobody counts arrivals and no fence is needed. All CTAs are resident (one an SM, cooperative launch), so the wait for a piece ends; should
-// it not, the launch fails after kSpinLimit polls.
+// Split-KV. No host plan and no host read: each CTA computes its range from kv_indptr. Requests are laid on one line of cost (their rows, and half of
+// segment_cost on either side), cut in equal portions; cuts inside a request fall on its whole tiles, those near its ends are moved there. A request inside
+// one CTA is written at once. One that spans CTAs goes through global memory: each of its CTAs sends its partial in pieces and merges one slice of all.
+// What travels tells by itself whether it is there (see `Piece`, `Wire`), so nobody counts arrivals and no fence is needed. All CTAs are resident (one an
+// SM, cooperative launch), so the wait for a piece ends; should it not, the launch fails after kSpinLimit polls.
 // The order of every sum is fixed: results are bit-identical from run to run.
 //
 // At small shapes a chain of latencies is all there is, and code that runs once a launch takes 4 to 8 cycles an instruction: what does not depend on rows
@@ -275,12 +275,14 @@ struct Cut {
 
   __device__ __forceinline__ unsigned begin(unsigned b, unsigned ptr) const { return ptr - base + segment_cost * b; }
   // Cuts in [first_inner, past_inner) lie inside the request, earlier ones before it, later ones behind it. None lies beyond the line.
-  __device__ __forceinline__ unsigned first_inner(unsigned begin) const { return begin + segment_cost + min_segment; }
+  // Half of the cost lies on either side of the rows: of a request that two CTAs share, each then has half.
+  __device__ __forceinline__ unsigned first_row(unsigned begin) const { return begin + segment_cost / 2; }
+  __device__ __forceinline__ unsigned first_inner(unsigned begin) const { return first_row(begin) + min_segment - align / 2; }
   __device__ __forceinline__ unsigned past_inner(unsigned begin, unsigned len) const {
-    return min(begin + segment_cost + max(len + 1 - min(len + 1, min_segment), min_segment), total);
+    return min(max(first_row(begin) + len + 1 - min(len + 1, min_segment), first_inner(begin)), total);
   }
   __device__ __forceinline__ int offset(unsigned x, unsigned begin) const {  // rows of the request before the cut x
-    return x < first_inner(begin) ? 0 : (int)((x - begin - segment_cost + align / 2) & ~(align - 1));
+    return x < first_inner(begin) ? 0 : (int)((x - first_row(begin) + align / 2) & ~(align - 1));
   }
   __device__ __forceinline__ int cta_of(unsigned x) const { return (int)(min(x, total - 1) / portion); }
   __device__ __forceinline__ int first_cta(unsigned begin) const { return cta_of(first_inner(begin) - 1); }
@@ -528,14 +530,21 @@ struct MergeCtas {
       for (int u = 0; u < U; ++u) x[u] = merged[u];
     }
   }
-  // Leaves the pieces that merge_members took empty. Nothing waits for it, so it comes last. Four lanes empty the logarithms of sixteen:
-  // all have them, since the vote that ended the wait was on what they read.
+  // Leaves the pieces that merge_members took empty, N a turn. Nothing waits for it, so it comes last. Four lanes empty the logarithms of
+  // sixteen: all have them, since the vote that ended the wait was on what they read.
+  template <int N>
   __device__ __forceinline__ void empty_members(const Unit& own, int from, int step) const {
+    const int64_t stride = (int64_t)step * kStep;
+    typename Wire<NB>::Type* at = own.pieces + (int64_t)from * kStep;
 #pragma unroll 1
-    for (; from < own.members; from += step) {
-      const int64_t offset = (int64_t)from * kStep + (from == 0 ? kToLast : 0);
-      empty_again(own.pieces + offset);
-      if (kPairs > 1 && (own.piece & 15) < 4) send(own.lse + offset * 4, kEmpty);
+    for (; from < own.members; from += N * step, at += N * stride) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        typename Wire<NB>::Type* const piece = at + j * stride + (j == 0 && from == 0 ? kToLast : 0);
+        if (j > 0 && from + j * step >= own.members) continue;
+        empty_again(piece);
+        if (kPairs > 1 && (own.piece & 15) < 4) send(own.lse + (piece - own.pieces) * 4, kEmpty);
+      }
     }
   }
   __device__ __forceinline__ void write(const Unit& u, const Sum& x) const {
@@ -544,6 +553,19 @@ struct MergeCtas {
     for (int p = 0; p < kPairs; ++p) output.write(to, u.n, kPairs == 1 ? u.piece : (u.piece >> 6) * 256 + p * 64 + (u.piece & 63), x.o[p], x.m, x.l);
   }
 
+  // How threads share the slices, if these have no more units than there are threads: `parts` threads a unit, each of which takes every
+  // parts-th member. No parts: more units, or none (a request with more members than stretches).
+  struct Plan {
+    Unit own;
+    int part, parts;
+  };
+  __device__ __forceinline__ Plan plan() {
+    units = units_of(one);
+    both = units + units_of(two);
+    if (both == 0 || both > kThreads) return Plan{};
+    const int parts = divide(kThreads, both), part = divide(threadIdx.x, both);
+    return Plan{unit_of(threadIdx.x - part * both, part < parts), part, parts};
+  }
   // Both requests at once, unless that makes more units than threads: one with few units has many members, and would be merged in many rounds.
   // Then at most one of them uses `reduce`. (With four column blocks this makes the compiler spill in the loop over rows.)
   __device__ __forceinline__ void run(Sum* reduce) {
@@ -564,34 +586,37 @@ struct MergeCtas {
     }
   }
   __device__ __forceinline__ void merge_slices(Sum* reduce) {
-    units = units_of(one);
-    both = units + units_of(two);
-    if (both == 0) return;  // more members than stretches
-    const int longest = max(one.last - one.first, two.last - two.first) + 1;
-    if (both > kThreads) {
+    const Plan x = plan();
+    if (x.parts)
+      merge_planned(reduce, x);
+    else
+      merge_unit_by_unit();
+  }
+  __device__ __forceinline__ int longest() const { return max(one.last - one.first, two.last - two.first) + 1; }
+  __device__ __forceinline__ void merge_unit_by_unit() const {
 #pragma unroll 1
-      for (int base = 0; base < both; base += kUnitsAhead * kThreads) {
-        Unit own[kUnitsAhead];
-        Sum x[kUnitsAhead];
+    for (int base = 0; base < both; base += kUnitsAhead * kThreads) {
+      Unit own[kUnitsAhead];
+      Sum x[kUnitsAhead];
 #pragma unroll
-        for (int u = 0; u < kUnitsAhead; ++u) {
-          const int flat = base + u * kThreads + threadIdx.x;
-          own[u] = unit_of(flat, flat < both);
-        }
-        merge_members<kUnitsAhead, 6>(x, own, 0, 1, longest);
-#pragma unroll
-        for (int u = 0; u < kUnitsAhead; ++u)
-          if (own[u].members) write(own[u], x[u]);
-#pragma unroll
-        for (int u = 0; u < kUnitsAhead; ++u) empty_members(own[u], 0, 1);
+      for (int u = 0; u < kUnitsAhead; ++u) {
+        const int flat = base + u * kThreads + threadIdx.x;
+        own[u] = unit_of(flat, flat < both);
       }
-      return;
+      merge_members<kUnitsAhead, 6>(x, own, 0, 1, longest());
+#pragma unroll
+      for (int u = 0; u < kUnitsAhead; ++u)
+        if (own[u].members) write(own[u], x[u]);
+#pragma unroll
+      for (int u = 0; u < kUnitsAhead; ++u) empty_members<1>(own[u], 0, 1);
     }
-    // `parts` threads share a unit and each takes every parts-th member. Then four lanes share the parts.
-    const int parts = divide(kThreads, both), part = divide(threadIdx.x, both), flat = threadIdx.x - part * both;
-    const Unit own[1] = {unit_of(flat, part < parts)};
+  }
+  __device__ __forceinline__ void merge_planned(Sum* reduce, const Plan& plan) const {
+    constexpr int kAtOnce = kMostAtOnce * 16 / kThreads;
+    const int parts = plan.parts, part = plan.part, flat = threadIdx.x - part * both;
+    const Unit own[1] = {plan.own};
     Sum x[1];
-    merge_members<1, kMostAtOnce * 16 / kThreads>(x, own, part, parts, longest);
+    merge_members<1, kAtOnce>(x, own, part, parts, longest());
     if (parts > 1) {
       reduce[threadIdx.x] = x[0];
       cta_barrier();
@@ -599,8 +624,8 @@ struct MergeCtas {
     if (parts < 4) {
 #pragma unroll 1
       for (int p = 1; p < parts && part == 0; ++p) x[0] = merge(x[0], reduce[flat + p * both]);
-      if (part == 0) write(own[0], x[0]);
-    } else if (threadIdx.x < 4 * both) {  // whole warps: both is a multiple of 16
+      if (part == 0) write(unit_of(flat, true), x[0]);
+    } else if (threadIdx.x < 4 * both) {  // four lanes share the parts; whole warps: both is a multiple of 16
       const int lane_part = threadIdx.x & 3, mine = threadIdx.x >> 2;
       Sum y[kThreads / 16 / 4];  // both >= 16, so parts <= kThreads / 16
 #pragma unroll
@@ -624,7 +649,7 @@ struct MergeCtas {
       }
       if (lane_part == 0) write(unit_of(mine, true), sum);
     }
-    empty_members(own[0], part, parts);
+    empty_members<kPairs == 1 ? kAtOnce : 1>(own[0], part, parts);
   }
 };
 
@@ -1174,9 +1199,11 @@ __device__ __forceinline__ void attend_warpgroups(typename Shape<4, kWarpgroups,
 //   output   warp w takes latents 64 w + 0..63, all rows; and the sums of the weights, as the output for a latent that is one everywhere.
 // A fragments of the scores are the rows' bytes as they lie: the k order is free as long as Q's is the same. o's latents lie as `attend_warpgroups`
 // leaves them.
-template <int NB, int kStages>
+//
+// While the first rows are on their way, `meanwhile` is called.
+template <int NB, int kStages, class Meanwhile>
 __device__ __forceinline__ void attend_ring(typename Shape<NB, kRing, kStages>::Shared& sm, const Kernel& k, const Segment& segment, float (&o)[NB][kGroups][4],
-                                            float (&l)[NB][2], float (&m)[NB][2], Turn& turn, int& buffer) {
+                                            float (&l)[NB][2], float (&m)[NB][2], Turn& turn, int& buffer, Meanwhile meanwhile) {
   using S = Shape<NB, kRing, kStages>;
   constexpr int kRows = S::kRows, kRow = S::kRow;
   const Glm5MlaArgs& a = k.a;
@@ -1221,6 +1248,7 @@ __device__ __forceinline__ void attend_ring(typename Shape<NB, kRing, kStages>::
   const int own_row = 16 * w + 8 * v + g;  // of the warp's 16 rows of scores, the one that this lane weighs
   const int from_row = (16 * w + g) * kRow + 256 * v + 32 * t, from_rope = (16 * w + g) * kRow + kLatent + 32 * v + 8 * t, v_from = lane * kRow + 64 * warp;
   const bool masks_early = segment.seen + k.token_of(segment.block0) < end;  // some row of this segment is hidden from some column
+  meanwhile();
 
 #pragma unroll 1
   for (int pos = beg; pos < end; pos += kRows) {
@@ -1447,6 +1475,9 @@ __global__ void __launch_bounds__(kThreads + 32 * Shape<NB, way, kStages>::kCopy
   [[maybe_unused]] Turn turn;
   [[maybe_unused]] int buffer = 0;  // of what warps exchange: alternates through all tiles, so that one barrier a tile is enough
 
+  // The ring's merge over CTAs is planned while rows are awaited.
+  [[maybe_unused]] MergeCtas<NB, way> early{static_cast<Wire<NB>*>(k.spanning), (int)cta, {0, -1}, {0, -1}, {}, {}, Output<way>{k, 0}};
+  [[maybe_unused]] typename MergeCtas<NB, way>::Plan plan{};
 #pragma unroll 1
   for (int pass = 0; pass < k.passes; ++pass) {
   Wire<NB>* const spanning = static_cast<Wire<NB>*>(k.spanning) + (int64_t)(pass & 1) * ctas * 2;
@@ -1457,9 +1488,26 @@ __global__ void __launch_bounds__(kThreads + 32 * Shape<NB, way, kStages>::kCopy
     const int block0 = pass * NB, blocks = min((part.tokens << k.block_shift) - block0, NB);
     if (blocks <= 0) continue;
     const bool starts = part.beg == 0, ends = part.end == part.len;
-    // Worked out while rows are awaited, and left in shared memory: there are no registers to spare.
-    if (threadIdx.x == 0 && !(starts && ends))
-      sm.sharing[starts] = Sharing{{cut.first_cta(part.cost), cut.last_cta(part.cost, part.len)}, {part.token0, blocks}};
+    // What this CTA shares is left in shared memory: there are no registers to spare.
+    auto share = [&] {
+      if ((starts && ends) || (way != kRing && threadIdx.x != 0)) return;
+      const Members members{cut.first_cta(part.cost), cut.last_cta(part.cost, part.len)};
+      if (threadIdx.x == 0) sm.sharing[starts] = Sharing{members, {part.token0, blocks}};
+      if constexpr (way == kRing) {
+        if (starts)
+          early.two = members;
+        else
+          early.one = members;
+        plan = early.plan();
+        plan.own.pieces = kept(plan.own.pieces);
+        plan.own.members = kept(plan.own.members);
+        plan.part = kept(plan.part);
+        plan.parts = kept(plan.parts);
+        early.units = kept(early.units);
+        early.both = kept(early.both);
+      }
+    };
+    if (way != kRing || part.beg == part.end) share();
 
     float o[NB][kGroups][4], l[NB][2], m[NB][2];
 #pragma unroll
@@ -1472,7 +1520,7 @@ __global__ void __launch_bounds__(kThreads + 32 * Shape<NB, way, kStages>::kCopy
     if (part.beg < part.end) {
       const Segment segment{a.kv_indices + part.list, part.beg, part.end, part.token0, block0, blocks, part.len - part.tokens + 1};
       if constexpr (way == kRing)
-        attend_ring<NB, kStages>(sm, k, segment, o, l, m, turn, buffer);
+        attend_ring<NB, kStages>(sm, k, segment, o, l, m, turn, buffer, share);
       else if constexpr (way == kWarpgroups)
         attend_warpgroups<kStages>(sm, k, segment, o, l, m, turn);
       else
@@ -1525,11 +1573,18 @@ __global__ void __launch_bounds__(kThreads + 32 * Shape<NB, way, kStages>::kCopy
   cta_barrier();
   const Sharing first = sm.sharing[0], last = sm.sharing[1];
   if (first.members.first <= first.members.last || last.members.first <= last.members.last) {
-    MergeCtas<NB, way>{spanning, (int)cta, first.members, last.members, first.target, last.target, Output<way>{k, pass * NB}}.run(sm.reduce);
+    if (way == kRing && plan.parts) {
+      early.one = first.members, early.two = last.members, early.to_one = first.target, early.to_two = last.target;
+      early.merge_planned(sm.reduce, plan);
+    } else {
+      MergeCtas<NB, way>{spanning, (int)cta, first.members, last.members, first.target, last.target, Output<way>{k, pass * NB}}.run(sm.reduce);
+    }
   }
-  cta_barrier();  // the next pass writes the shared memory that this one read (without passes, too: otherwise the compiler spills)
-  // The pass after the next writes where this one read: its writers have then seen pieces of the next pass from here.
-  if (pass + 1 < k.passes) __threadfence();
+  if constexpr (way != kRing) {  // a ring takes one pass
+    cta_barrier();  // the next pass writes the shared memory that this one read (behind the last pass, too: otherwise the compiler spills)
+    // The pass after the next writes where this one read: its writers have then seen pieces of the next pass from here.
+    if (pass + 1 < k.passes) __threadfence();
+  }
   }
 }
 }  // namespace
@@ -1640,9 +1695,9 @@ int glm5_mla_decode(const Glm5MlaArgs* args, void* stream) {
   }
   Kernel k;
   k.a = *args;
-  if (!k.a.align) k.a.align = 32;
-  if (!k.a.min_segment) k.a.min_segment = 32;
-  if (!k.a.segment_cost) k.a.segment_cost = 16;
+  if (!k.a.align) k.a.align = 64;
+  if (!k.a.min_segment) k.a.min_segment = 64;
+  if (!k.a.segment_cost) k.a.segment_cost = 48;
   if (!k.a.min_portion) k.a.min_portion = 64;
   // A CTA within a request without rows of it would keep others waiting.
   if (k.a.align & (k.a.align - 1) || k.a.min_segment % k.a.align || k.a.min_portion < k.a.align) return kCut;

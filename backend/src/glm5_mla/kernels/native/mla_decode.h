@@ -28,9 +28,9 @@ typedef struct {
   // How the batch is cut; 0 takes the default.
   uint32_t ctas;               // of the grid, one an SM at most
   uint32_t min_portion;        // least cost (rows + segment_cost a request) of a CTA; align or more, below 2^24
-  uint32_t segment_cost;       // what a further request costs a CTA, in rows
+  uint32_t segment_cost;       // what a further request costs a CTA, in rows; half of it lies on either side of its rows
   uint32_t align;              // cuts inside a request fall on multiples of this many rows; a power of two
-  uint32_t min_segment;        // least rows before and behind a cut inside a request; a multiple of align
+  uint32_t min_segment;        // least rows before a cut inside a request, and behind it but for align / 2; a multiple of align
 } Glm5MlaArgs;
 
 // Readies the kernels on the current device and says how many bytes of workspace calls with these bounds need.
