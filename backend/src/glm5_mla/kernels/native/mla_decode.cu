@@ -31,11 +31,10 @@
 // What bounds a tile, in cycles an SM: 1,980 to bring its 64 rows from memory; for one column block 830 of conversions and permutations and 610 of mma in
 // each of four schedulers, 830 of shared memory (a row is written once and read twice).
 //
-// Split-KV. No host plan and no host read: each CTA computes its range from kv_indptr. Requests are laid on one line of cost (their rows, and half of
-// segment_cost on either side), cut in equal portions; cuts inside a request fall on its whole tiles, those near its ends are moved there. A request inside
-// one CTA is written at once. One that spans CTAs goes through global memory: each of its CTAs sends its partial in pieces and merges one slice of all.
-// What travels tells by itself whether it is there (see `Piece`, `Wire`), so nobody counts arrivals and no fence is needed. All CTAs are resident (one an
-// SM, cooperative launch), so the wait for a piece ends; should it not, the launch fails after kSpinLimit polls.
+// Split-KV. No host plan and no host read: each CTA computes its range from kv_indptr (cut.h). A request inside one CTA is written at once. One that spans
+// CTAs goes through global memory: each of its CTAs sends its partial in pieces and merges one slice of all. What travels tells by itself whether it is
+// there (see `Piece`, `Wire`), so nobody counts arrivals and no fence is needed. All CTAs are resident (one an SM, cooperative launch), so the wait for a
+// piece ends; should it not, the launch fails after kSpinLimit polls.
 // The order of every sum is fixed: results are bit-identical from run to run.
 //
 // At small shapes a chain of latencies is all there is, and code that runs once a launch takes 4 to 8 cycles an instruction: what does not depend on rows
@@ -44,9 +43,12 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "cut.h"
 #include "mla_decode.h"
 
 namespace {
+using glm5::Cut;
+using glm5::divide;
 
 constexpr int kLatent = 512, kRowBytes = 576;
 constexpr int kWarps = 8, kThreads = 32 * kWarps;  // that compute, of a CTA
@@ -265,29 +267,6 @@ __device__ __forceinline__ bool cta_barrier_or(bool x) {
 }
 __device__ __forceinline__ void pair_barrier(int pair) { asm volatile("bar.sync %0,64;" ::"r"(pair + 1) : "memory"); }  // of two warps
 __device__ __forceinline__ uint32_t word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
-
-// The quotient of small numbers, rounded down; half a unit keeps the approximation on the right side.
-__device__ __forceinline__ int divide(int x, int y) { return (int)__fdividef(x + 0.5f, (float)y); }
-
-// ---- The cut of the batch into ranges. Positions on the line of cost; see the top of the file.
-struct Cut {
-  unsigned base, segment_cost, align, min_segment, total, portion;  // portion: cost a CTA
-
-  __device__ __forceinline__ unsigned begin(unsigned b, unsigned ptr) const { return ptr - base + segment_cost * b; }
-  // Cuts in [first_inner, past_inner) lie inside the request, earlier ones before it, later ones behind it. None lies beyond the line.
-  // Half of the cost lies on either side of the rows: of a request that two CTAs share, each then has half.
-  __device__ __forceinline__ unsigned first_row(unsigned begin) const { return begin + segment_cost / 2; }
-  __device__ __forceinline__ unsigned first_inner(unsigned begin) const { return first_row(begin) + min_segment - align / 2; }
-  __device__ __forceinline__ unsigned past_inner(unsigned begin, unsigned len) const {
-    return min(max(first_row(begin) + len + 1 - min(len + 1, min_segment), first_inner(begin)), total);
-  }
-  __device__ __forceinline__ int offset(unsigned x, unsigned begin) const {  // rows of the request before the cut x
-    return x < first_inner(begin) ? 0 : (int)((x - first_row(begin) + align / 2) & ~(align - 1));
-  }
-  __device__ __forceinline__ int cta_of(unsigned x) const { return (int)(min(x, total - 1) / portion); }
-  __device__ __forceinline__ int first_cta(unsigned begin) const { return cta_of(first_inner(begin) - 1); }
-  __device__ __forceinline__ int last_cta(unsigned begin, unsigned len) const { return cta_of(past_inner(begin, len) - 1); }
-};
 
 // ---- Merging partial results: o relative to 2^m, l the sum of weights. Finished ones are (o / l, lse): m = lse, l = 1.
 template <int P>
@@ -1396,16 +1375,7 @@ __global__ void __launch_bounds__(kThreads + 32 * Shape<NB, way, kStages>::kCopy
   cut.segment_cost = a.segment_cost;
   cut.align = a.align;
   cut.min_segment = a.min_segment;
-  cut.base = first_ptr;
-  cut.total = last_ptr - first_ptr + a.segment_cost * a.batch;
-  cut.portion = max((cut.total + ctas - 1) / ctas, a.min_portion);
-  // What portions have in excess of the line goes to the requests: if they are equally long and each has as many CTAs, cuts fall between them.
-  const unsigned excess = cut.portion * ctas - cut.total;
-  if (excess < ctas) {
-    const int each = divide(excess, a.batch);
-    cut.segment_cost += each;
-    cut.total += each * a.batch;
-  }
+  cut.lay(first_ptr, last_ptr, a.batch, ctas, a.min_portion);
   const unsigned x0 = cta * cut.portion, x1 = x0 + cut.portion;
   if (x0 >= cut.total) return;
   int b0 = 0, b1 = 0;
@@ -1687,12 +1657,8 @@ int glm5_mla_decode(const Glm5MlaArgs* args, void* stream) {
   const Device& d = devices[device];
   const int blocks = args->max_q_len * args->heads / 8;
   const Variant& v = choose(d, blocks);
-  int ctas = d.ctas;
-  if (args->ctas) {
-    if ((int)args->ctas < ctas) ctas = args->ctas;
-  } else if (args->batch <= ctas && ctas % args->batch <= ctas / 16) {
-    ctas -= ctas % args->batch;  // requests of the same length then have as many CTAs each, and no CTA has parts of two
-  }
+  int ctas = glm5::grid_of(d.ctas, args->batch);
+  if (args->ctas) ctas = (int)args->ctas < d.ctas ? args->ctas : d.ctas;
   Kernel k;
   k.a = *args;
   if (!k.a.align) k.a.align = 64;
