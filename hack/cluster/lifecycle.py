@@ -41,8 +41,8 @@ def up(layout: Layout, *, memory: int = 0, disk: int = 0) -> Path:
         if not to_build and is_healthy(layout, binaries):
             say(f"using the cluster that is up (KUBECONFIG={layout.kubeconfig})")
             return binaries
-        if layout.has_node:
-            packages.ensure(packages.CLUSTER, layout.cache / "log" / "apt.log")
+        wanted_packages = packages.WITH_NODE if layout.has_node else packages.CONTROL_PLANE
+        packages.ensure(wanted_packages, layout.cache / "log" / "apt.log")
         build.build(layout, wanted)
         if sandbox.find(layout) or layout.state.exists():
             say("removing what an earlier run left")

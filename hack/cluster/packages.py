@@ -8,14 +8,17 @@ from pathlib import Path
 from .progress import Failure, run_logged, say
 
 # program (or file) that shows it is there: package
-CLUSTER = {
+CONTROL_PLANE = {
+    "ip": "iproute2",
+    "openssl": "openssl",
+    "socat": "socat",
+}
+WITH_NODE = {
+    **CONTROL_PLANE,
     "runc": "runc",
     "/usr/lib/cni/bridge": "containernetworking-plugins",
     "iptables": "iptables",
     "conntrack": "conntrack",
-    "socat": "socat",
-    "ip": "iproute2",
-    "openssl": "openssl",
     "buildah": "buildah",
 }
 
