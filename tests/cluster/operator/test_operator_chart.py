@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from harness import eventually
 
 CHART = Path(__file__).resolve().parents[3] / "charts" / "glm5-operator"
 
@@ -54,16 +55,12 @@ def test_the_operators_pod_meets_the_restricted_standard(kubectl, namespace, hel
     documents = rendered(helm, "--namespace", namespace, "--set", "crds.install=false")
     for document in of_kind(documents, "ServiceAccount") + of_kind(documents, "Deployment"):
         kubectl.run("apply", "-n", namespace, "-f", "-", text=yaml.safe_dump(document))
-    kubectl.run(
-        "wait",
-        "replicaset",
-        "-n",
-        namespace,
-        "-l",
-        "app.kubernetes.io/name=glm5-operator",
-        "--for=jsonpath={.status.replicas}=1",
-        "--timeout=60s",
-        timeout=70,
+    chosen = ("replicaset", "-n", namespace, "-l", "app.kubernetes.io/name=glm5-operator")
+    # A controller manager that has just started makes the replica set late, which kubectl wait would not await.
+    eventually(
+        lambda: [each["status"]["replicas"] for each in kubectl.get(*chosen)["items"]] == [1],
+        "the operator's pod is admitted",
+        seconds=60,
     )
 
 
