@@ -12,7 +12,7 @@ from glm5_mla.kernels.native import build, library
 
 KERNEL_SOURCE = build.SOURCES[0]
 MAX_REGISTERS = 255
-RINGS, WARPGROUPS, CP_ASYNC = ("1,0,2", "1,0,3", "2,0,4"), "4,1,4", "4,2,3"
+RINGS, WARPGROUPS, CP_ASYNC = ("1,0,2", "1,0,3", "2,0,3"), "4,1,4", "4,2,3"
 
 
 class Usage(NamedTuple):

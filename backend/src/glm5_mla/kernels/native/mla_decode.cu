@@ -12,9 +12,9 @@
 //   S^T (rows x columns)      A fragments are a row's bytes as they lie: the k order is free as long as Q's is the same.
 //   O^T (latents x columns)   += V^T P^T, 64 latents a warp. V^T fragments come through ldmatrix.trans (transposes 8x8 pairs of bytes) and one
 //                             byte permutation.
-// One or two column blocks (`attend_ring`): mma, rows by bulk copies that four more warps ask for. A warp that asks is held up while the copy engine
-// has no room, so it must have nothing else to do. Each row is asked for by itself; the engine takes one in 14 cycles at best and 22 to 28 while rows
-// come from memory.
+// One or two column blocks (`attend_ring`): mma, rows and Q by bulk copies that four more warps ask for. A warp that asks is held up while the copy
+// engine has no room, so it must have nothing else to do. Each row is asked for by itself; the engine takes one in 14 cycles at best and 22 to 28 while
+// rows come from memory.
 // Four column blocks have four times the work a byte: on SM90 wgmma (`attend_warpgroups`; it takes 16 cycles for 64 x N x 16 even where N is 8, so that
 // it gains nothing with fewer blocks), elsewhere mma and cp.async in tiles of 32 (`attend_cp_async`). There is no register for warps that copy: a
 // ninth warp on an SM lowers a thread's most from 255 to 168.
@@ -23,10 +23,10 @@
 // maximum that may lag by 2^4 it stays below 65504, and weights down to 2^-25 of the largest keep full precision. Sums are float32.
 //
 // Budget a thread in 32-bit registers. Ring: O 16 NB, Q 36 (NB = 1; in shared memory otherwise), scores 16, fragments in work 32, in 168. Shared
-// memory: 37 KB a tile (3 tiles, 4 for NB = 2), Q 9 KB NB, P 2 NB, scores 2 NB, the last merge 4. cp.async: O 64, Q 72, row bytes 32, scores 16, P 16, and
-// what the scores need at a time, in 255; shared memory: 18.5 KB a tile (3 tiles), scores or the last merge 32, P 4. wgmma: O 64, scores 16, fragments of
-// A 64 to 72, P and column factors 32, in 255; shared memory: 37 KB a tile (4 tiles), Q 37, P 4, scores 8, the last merge 12. What SM120 uses fits its
-// 99 KB: a ring of two tiles for one column block, cp.async for more.
+// memory: 37 KB a tile (3 tiles), Q 9 KB NB and as much for the next segment's, P and scores or the last merge 4 NB, row numbers 0.5. cp.async: O 64,
+// Q 72, row bytes 32, scores 16, P 16, and what the scores need at a time, in 255; shared memory: 18.5 KB a tile (3 tiles), scores or the last merge 32,
+// P 4. wgmma: O 64, scores 16, fragments of A 64 to 72, P and column factors 32, in 255; shared memory: 37 KB a tile (4 tiles), Q 37, P 4, scores 8, the
+// last merge 12. What SM120 uses fits its 99 KB: a ring of two tiles for one column block, cp.async for more.
 //
 // What bounds a tile, in cycles an SM: 1,980 to bring its 64 rows from memory; for one column block 830 of conversions and permutations and 610 of mma in
 // each of four schedulers, 830 of shared memory (a row is written once and read twice).
@@ -50,7 +50,7 @@ namespace {
 using glm5::Cut;
 using glm5::divide;
 
-constexpr int kLatent = 512, kRowBytes = 576;
+constexpr int kLatent = 512, kRope = 64, kRowBytes = kLatent + kRope;
 constexpr int kWarps = 8, kThreads = 32 * kWarps;  // that compute, of a CTA
 constexpr int kGroups = 32 / kWarps;               // of 16 latents that a warp owns of the output
 constexpr float kScoreBias = 11.f;  // P = 2^(s - m + bias)
@@ -176,6 +176,9 @@ __device__ __forceinline__ uint32_t in_shared(const void* p) { return (uint32_t)
 __device__ __forceinline__ void copy_row16(uint4* to, const uint8_t* from) {
   asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(in_shared(to)), "l"(from) : "memory");
 }
+__device__ __forceinline__ void copy_number(uint4* to, int i, const int* from) {  // the i-th from `to` on
+  asm volatile("cp.async.ca.shared.global [%0],[%1],4;" ::"r"(in_shared(to) + 4 * i), "l"(from) : "memory");
+}
 __device__ __forceinline__ void end_batch() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N>
 __device__ __forceinline__ void wait_for_batches_but() {  // all of this thread's but the newest N
@@ -193,12 +196,14 @@ __device__ __forceinline__ void init_mbarriers(uint64_t (&bars)[N], int arrivals
 }
 // Copies then see what is initialized.
 __device__ __forceinline__ void mbarriers_to_copies() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-// A whole row into shared memory, by the copy engine; `full` counts its bytes.
-__device__ __forceinline__ void copy_row(void* to, const uint8_t* from, uint64_t* full) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(in_shared(to)), "l"(from), "n"(kRowBytes),
+// Into shared memory by the copy engine; `full` counts the bytes.
+template <int kBytes>
+__device__ __forceinline__ void copy_bulk(void* to, const void* from, uint64_t* full) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0],[%1],%2,[%3];" ::"r"(in_shared(to)), "l"(from), "n"(kBytes),
                "r"(in_shared(full))
                : "memory");
 }
+__device__ __forceinline__ void copy_row(void* to, const uint8_t* from, uint64_t* full) { copy_bulk<kRowBytes>(to, from, full); }
 __device__ __forceinline__ void arrive_expecting(uint64_t* at, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _,[%0],%1;" ::"r"(in_shared(at)), "r"(bytes) : "memory");
 }
@@ -346,14 +351,20 @@ struct Shape {
   static constexpr int kRow = kRowBytes + 16;  // in the ring: rows spread over the banks
   struct Shared {
     __align__(128) uint8_t ring[kStages][kRows][kRow];
-    uint4 q[2][NB][9][32];          // fragments, by half of the latents; two k steps each
-    uint2 p[2][4][NB][32];          // weights of a tile as fragments, by row block; double buffered
-    float2 half[kWarps][NB][32];    // scores for the pair's other warp to add
+    uint4 raw_q[8 * NB][(kLatent + kRope) / 8];  // Q as it comes, bf16, by column: the next segment's as soon as this one's is in `q`
+    uint4 q[2][NB][9][32];                       // fragments, by half of the latents; two k steps each
+    union {
+      struct {
+        uint2 p[2][4][NB][32];        // weights of a tile as fragments, by row block; double buffered
+        float2 half[kWarps][NB][32];  // scores for the pair's other warp to add
+      };
+      Partial<Wire<NB>::kPairs> reduce[kThreads];
+    };
     float by_warp[kWarps][8 * NB];  // maxima of a column's scores
     float factor[8 * NB];           // of a column's scores
-    uint64_t full[kStages], empty[kStages];
+    uint4 numbers[kCopyWarps][2][kRows / kCopyWarps / 4];  // of a copying warp's rows of a tile; double buffered
+    uint64_t full[kStages], empty[kStages], full_q[1], empty_q[1];
     Sharing sharing[2];
-    Partial<Wire<NB>::kPairs> reduce[kThreads];
   };
 };
 template <int kStages>
@@ -1182,7 +1193,7 @@ __device__ __forceinline__ void attend_warpgroups(typename Shape<4, kWarpgroups,
 // While the first rows are on their way, `meanwhile` is called.
 template <int NB, int kStages, class Meanwhile>
 __device__ __forceinline__ void attend_ring(typename Shape<NB, kRing, kStages>::Shared& sm, const Kernel& k, const Segment& segment, float (&o)[NB][kGroups][4],
-                                            float (&l)[NB][2], float (&m)[NB][2], Turn& turn, int& buffer, Meanwhile meanwhile) {
+                                            float (&l)[NB][2], float (&m)[NB][2], Turn& turn, int& buffer, unsigned& q_phase, Meanwhile meanwhile) {
   using S = Shape<NB, kRing, kStages>;
   constexpr int kRows = S::kRows, kRow = S::kRow;
   const Glm5MlaArgs& a = k.a;
@@ -1193,14 +1204,14 @@ __device__ __forceinline__ void attend_ring(typename Shape<NB, kRing, kStages>::
   // ---- Q: this warp scales columns NB warp + 0..NB - 1. Lane r has latents 8 r + 0..7 and 256 + 8 r + 0..7; lanes 0 to 7 the rotary values 8 r + 0..7.
   // As fragments, lane (g, t) holds column g; k step 4 c + j has latents 256 v + 128 (c / 2) + 32 t + 16 (c % 2) + 4 j + 0..3, step 16 + j rotary
   // values 32 v + 8 t + 4 j + 0..3. Nobody reads the fragments before: since the last read of them all warps have met.
+  await(sm.full_q, q_phase);
+  q_phase ^= 1;
 #pragma unroll
   for (int i = 0; i < NB; ++i) {
     const int column = NB * warp + i, n = column >> 3;
-    const int block = segment.block0 + n, token = segment.token0 + k.token_of(block), head = k.head_of(block) + (column & 7);
-    const uint4* const qn = reinterpret_cast<const uint4*>(a.q_nope + token * a.q_nope_token_stride + head * a.q_nope_head_stride) + lane;
-    const uint4* const qr = reinterpret_cast<const uint4*>(a.q_rope + token * a.q_rope_token_stride + head * a.q_rope_head_stride) + lane;
+    const uint4* const from = sm.raw_q[column];
     const bool used = n < segment.blocks;
-    const uint4 zero = make_uint4(0, 0, 0, 0), raw[3] = {used ? __ldg(qn) : zero, used ? __ldg(qn + 32) : zero, used && lane < 8 ? __ldg(qr) : zero};
+    const uint4 zero = make_uint4(0, 0, 0, 0), raw[3] = {used ? from[lane] : zero, used ? from[32 + lane] : zero, used && lane < 8 ? from[64 + lane] : zero};
     uint32_t largest = 0;  // of |q|, as two bf16: without their signs they compare as integers do
 #pragma unroll
     for (int x = 0; x < 12; ++x) largest = __vmaxu2(largest, word(raw[x >> 2], x & 3) & 0x7fff7fff);
@@ -1215,6 +1226,7 @@ __device__ __forceinline__ void attend_ring(typename Shape<NB, kRing, kStages>::
     if (lane == 0) sm.factor[column] = a.score_scale * q_unscale(e);
   }
   cta_barrier();
+  if (threadIdx.x == 0) arrive(sm.empty_q);
   uint4 q[S::kQInRegisters ? 9 : 1];
   if constexpr (S::kQInRegisters) {
 #pragma unroll
@@ -1366,7 +1378,11 @@ __global__ void __launch_bounds__(kThreads + 32 * Shape<NB, way, kStages>::kCopy
   if constexpr (way != kCpAsync) {
     if (threadIdx.x == 0) {
       init_mbarriers(sm.full, way == kRing ? S::kCopyWarps : kWarps);
-      if constexpr (way == kRing) init_mbarriers(sm.empty, kWarps);
+      if constexpr (way == kRing) {
+        init_mbarriers(sm.empty, kWarps);
+        init_mbarriers(sm.full_q, S::kCopyWarps);
+        init_mbarriers(sm.empty_q, 1);
+      }
       mbarriers_to_copies();
     }
     __syncthreads();
@@ -1406,36 +1422,73 @@ __global__ void __launch_bounds__(kThreads + 32 * Shape<NB, way, kStages>::kCopy
     return x;
   };
   if constexpr (way == kRing) {
-    if (warp >= kWarps) {  // it copies a share of each tile's rows; those past the part's end, up to 32, repeat its last one
-      constexpr int kAtOnce = 8;
+    if (warp >= kWarps) {  // it copies a share of Q and of each tile's rows; those past the part's end, up to 32, repeat its last one
+      constexpr int kAtOnce = 8, kQColumns = 8 / S::kCopyWarps, kFewTiles = 5;
       const int copier = warp - kWarps;
       Turn turn;
+      unsigned q_phase = 0;
       for (int pass = 0; pass < k.passes; ++pass)
         for (int b = b0; b < a.batch && b <= b1; ++b) {
           const Part x = part_of(b);
-          if ((x.tokens << k.block_shift) <= pass * NB) continue;
+          const int block0 = pass * NB, blocks = min((x.tokens << k.block_shift) - block0, NB);
+          if (blocks <= 0 || x.beg >= x.end) continue;
           auto share_at = [&](int pos) { return (x.end - pos > kRows / 2 ? kRows : kRows / 2) / S::kCopyWarps; };
-          auto number_at = [&](int pos) { return load_here(a.kv_indices + x.list + min(pos + copier * share_at(pos) + (lane & 15), x.end - 1)); };
-          int number = x.beg < x.end ? number_at(x.beg) : 0;
+          auto ask_numbers = [&](int tile) {  // of the rows of a tile, if there is one; a batch in any case
+            const int pos = x.beg + tile * kRows;
+            if (pos < x.end && lane < kRows / S::kCopyWarps)
+              copy_number(sm.numbers[copier][tile & 1], lane, a.kv_indices + x.list + min(pos + copier * share_at(pos) + lane, x.end - 1));
+            end_batch();
+          };
+          ask_numbers(0);
+          end_batch();
+          // Q comes the same way. Loads of it by the warps that compute would wait behind all rows that are on their way.
+          await(sm.empty_q, q_phase ^ 1);
+          q_phase ^= 1;
+          if (lane == 0) arrive_expecting(sm.full_q, blocks * kQColumns * (int)sizeof(sm.raw_q[0]));
+          __syncwarp();
+          if (elected()) {
+#pragma unroll
+            for (int n = 0; n < NB; ++n) {
+              if (n >= blocks) break;
+              const int token = x.token0 + k.token_of(block0 + n), head = k.head_of(block0 + n) + kQColumns * copier;
+#pragma unroll
+              for (int i = 0; i < kQColumns; ++i) {
+                uint4* const to = sm.raw_q[8 * n + kQColumns * copier + i];
+                copy_bulk<2 * kLatent>(to, a.q_nope + token * a.q_nope_token_stride + (head + i) * a.q_nope_head_stride, sm.full_q);
+                copy_bulk<2 * kRope>(to + kLatent / 8, a.q_rope + token * a.q_rope_token_stride + (head + i) * a.q_rope_head_stride, sm.full_q);
+              }
+            }
+          }
+          __syncwarp();
+          // Row numbers take about as long to come as a tile, so they are asked for two tiles ahead. But what is asked for early delays what other CTAs
+          // asked for before. So one that has few tiles in all fills its ring slower: the numbers of a tile are asked for once the tile before is.
+          const int slowly = b0 == b1 && x.end - x.beg <= kFewTiles * kRows ? kStages : 1;
+          int tile = 0;
 #pragma unroll 1
-          for (int pos = x.beg; pos < x.end; pos += kRows) {
+          for (int pos = x.beg; pos < x.end; pos += kRows, ++tile) {
             const int share = share_at(pos);
             uint8_t* const to = sm.ring[turn.stage][copier * share];
+            wait_for_batches_but<1>();
+            __syncwarp();
             await(&sm.empty[turn.stage], turn.phase ^ 1);
             if (lane == 0) arrive_expecting(&sm.full[turn.stage], share * kRowBytes);
             __syncwarp();
 #pragma unroll 1
             for (int i = 0; i < share; i += kAtOnce) {
-              unsigned rows[kAtOnce];
-#pragma unroll
-              for (int r = 0; r < kAtOnce; ++r) rows[r] = __shfl_sync(~0u, number, i + r);
+              const uint4* const numbers = &sm.numbers[copier][tile & 1][i / 4];
+              const uint4 low = numbers[0], high = numbers[1];
               if (elected()) {
 #pragma unroll
-                for (int r = 0; r < kAtOnce; ++r) copy_row(to + (i + r) * S::kRow, a.pool + (uint64_t)rows[r] * (unsigned)a.row_stride, &sm.full[turn.stage]);
+                for (int r = 0; r < kAtOnce; ++r)
+                  copy_row(to + (i + r) * S::kRow, a.pool + (uint64_t)word(r < 4 ? low : high, r & 3) * (unsigned)a.row_stride, &sm.full[turn.stage]);
               }
               __syncwarp();
             }
-            if (pos + kRows < x.end) number = number_at(pos + kRows);
+            if (tile < slowly) ask_numbers(tile + 1);
+            if (tile + 1 >= slowly)
+              ask_numbers(tile + 2);
+            else
+              end_batch();
             turn_on(turn, kStages);
           }
         }
@@ -1443,6 +1496,7 @@ __global__ void __launch_bounds__(kThreads + 32 * Shape<NB, way, kStages>::kCopy
     }
   }
   [[maybe_unused]] Turn turn;
+  [[maybe_unused]] unsigned q_phase = 0;  // of `full_q`
   [[maybe_unused]] int buffer = 0;  // of what warps exchange: alternates through all tiles, so that one barrier a tile is enough
 
   // The ring's merge over CTAs is planned while rows are awaited.
@@ -1490,7 +1544,7 @@ __global__ void __launch_bounds__(kThreads + 32 * Shape<NB, way, kStages>::kCopy
     if (part.beg < part.end) {
       const Segment segment{a.kv_indices + part.list, part.beg, part.end, part.token0, block0, blocks, part.len - part.tokens + 1};
       if constexpr (way == kRing)
-        attend_ring<NB, kStages>(sm, k, segment, o, l, m, turn, buffer, share);
+        attend_ring<NB, kStages>(sm, k, segment, o, l, m, turn, buffer, q_phase, share);
       else if constexpr (way == kWarpgroups)
         attend_warpgroups<kStages>(sm, k, segment, o, l, m, turn);
       else
@@ -1592,7 +1646,7 @@ int code_of(cudaError_t e) { return e == cudaSuccess ? kOk : kCuda + (int)e; }
 
 void set_variants(Device& d, int most_shared) {
   d.one = variant<1, kRing, 3>();
-  d.two = variant<2, kRing, 4>();
+  d.two = variant<2, kRing, 3>();
   d.four = variant<4, kWarpgroups, 4>();
   // What fits an SM120 card, also run on SM90 if it has no more shared memory, as tests make it.
   if (d.one.shared > most_shared) d.one = variant<1, kRing, 2>();
