@@ -28,8 +28,8 @@
 // P 4. wgmma: O 64, scores 16, fragments of A 64 to 72, P and column factors 32, in 255; shared memory: 37 KB a tile (4 tiles), Q 37, P 4, scores 8, the
 // last merge 12. What SM120 uses fits its 99 KB: a ring of two tiles for one column block, cp.async for more.
 //
-// What bounds a tile, in cycles an SM: 1,980 to bring its 64 rows from memory; for one column block 830 of conversions and permutations and 610 of mma in
-// each of four schedulers, 830 of shared memory (a row is written once and read twice).
+// What bounds a tile, in cycles an SM: 2,000 to 2,100 to bring its 64 rows from memory; for one column block 830 of conversions and permutations and 610
+// of mma in each of four schedulers, 830 of shared memory (a row is written once and read twice).
 //
 // Split-KV. No host plan and no host read: each CTA computes its range from kv_indptr (cut.h). A request inside one CTA is written at once. One that spans
 // CTAs goes through global memory: each of its CTAs sends its partial in pieces and merges one slice of all. What travels tells by itself whether it is
