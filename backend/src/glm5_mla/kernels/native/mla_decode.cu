@@ -13,8 +13,8 @@
 //   O^T (latents x columns)   += V^T P^T, 64 latents a warp. V^T fragments come through ldmatrix.trans (transposes 8x8 pairs of bytes) and one
 //                             byte permutation.
 // One or two column blocks (`attend_ring`): mma, rows and Q by bulk copies that four more warps ask for. A warp that asks is held up while the copy
-// engine has no room, so it must have nothing else to do. Each row is asked for by itself; the engine takes one in 14 cycles at best and 22 to 28 while
-// rows come from memory.
+// engine has no room, so it must have nothing else to do. Each row is asked for by itself; the engine takes one in 14 cycles at best, 22 to 28 while all
+// SMs ask; rows come from memory every 31 to 33.
 // Four column blocks have four times the work a byte: on SM90 wgmma (`attend_warpgroups`; it takes 16 cycles for 64 x N x 16 even where N is 8, so that
 // it gains nothing with fewer blocks), elsewhere mma and cp.async in tiles of 32 (`attend_cp_async`). There is no register for warps that copy: a
 // ninth warp on an SM lowers a thread's most from 255 to 168.
@@ -353,7 +353,7 @@ struct Shape {
     __align__(128) uint8_t ring[kStages][kRows][kRow];
     uint4 raw_q[8 * NB][(kLatent + kRope) / 8];  // Q as it comes, bf16, by column: the next segment's as soon as this one's is in `q`
     uint4 q[2][NB][9][32];                       // fragments, by half of the latents; two k steps each
-    union {
+    union {  // nobody is in the loop over rows any more when `reduce` is written, since a ring takes one pass
       struct {
         uint2 p[2][4][NB][32];        // weights of a tile as fragments, by row block; double buffered
         float2 half[kWarps][NB][32];  // scores for the pair's other warp to add
@@ -1440,7 +1440,7 @@ __global__ void __launch_bounds__(kThreads + 32 * Shape<NB, way, kStages>::kCopy
             end_batch();
           };
           ask_numbers(0);
-          end_batch();
+          end_batch();  // in the place of tile 1's: all batches but the newest one are awaited
           // Q comes the same way. Loads of it by the warps that compute would wait behind all rows that are on their way.
           await(sm.empty_q, q_phase ^ 1);
           q_phase ^= 1;
@@ -1460,8 +1460,9 @@ __global__ void __launch_bounds__(kThreads + 32 * Shape<NB, way, kStages>::kCopy
             }
           }
           __syncwarp();
-          // Row numbers take about as long to come as a tile, so they are asked for two tiles ahead. But what is asked for early delays what other CTAs
-          // asked for before. So one that has few tiles in all fills its ring slower: the numbers of a tile are asked for once the tile before is.
+          // Row numbers take about as long to come as a tile, so within a segment they are asked for two tiles ahead. But what is asked for early delays
+          // what other CTAs asked for before. So a CTA with few tiles, from within one request, fills its ring slower: for the first kStages tiles the
+          // numbers of the next one are asked for after a tile's rows.
           const int slowly = b0 == b1 && x.end - x.beg <= kFewTiles * kRows ? kStages : 1;
           int tile = 0;
 #pragma unroll 1
@@ -1488,7 +1489,7 @@ __global__ void __launch_bounds__(kThreads + 32 * Shape<NB, way, kStages>::kCopy
             if (tile + 1 >= slowly)
               ask_numbers(tile + 2);
             else
-              end_batch();
+              end_batch();  // in the place of that tile's
             turn_on(turn, kStages);
           }
         }
