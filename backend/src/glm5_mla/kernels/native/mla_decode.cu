@@ -1463,7 +1463,7 @@ __global__ void __launch_bounds__(kThreads + 32 * Shape<NB, way, kStages>::kCopy
           // Row numbers take about as long to come as a tile, so within a segment they are asked for two tiles ahead. But what is asked for early delays
           // what other CTAs asked for before. So a CTA with few tiles, from within one request, fills its ring slower: for the first kStages tiles the
           // numbers of the next one are asked for after a tile's rows.
-          const int slowly = b0 == b1 && x.end - x.beg <= kFewTiles * kRows ? kStages : 1;
+          const int slow_tiles = b0 == b1 && x.end - x.beg <= kFewTiles * kRows ? kStages : 1;
           int tile = 0;
 #pragma unroll 1
           for (int pos = x.beg; pos < x.end; pos += kRows, ++tile) {
@@ -1485,8 +1485,8 @@ __global__ void __launch_bounds__(kThreads + 32 * Shape<NB, way, kStages>::kCopy
               }
               __syncwarp();
             }
-            if (tile < slowly) ask_numbers(tile + 1);
-            if (tile + 1 >= slowly)
+            if (tile < slow_tiles) ask_numbers(tile + 1);
+            if (tile + 1 >= slow_tiles)
               ask_numbers(tile + 2);
             else
               end_batch();  // in the place of that tile's
